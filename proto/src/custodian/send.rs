@@ -1,0 +1,187 @@
+//! Sessions, windows and offers.
+
+use super::{Custodian, ENDED_PER_SESSION_MAX, Session, WORK_PER_INPUT_MAX};
+use crate::frame::RefuseCode;
+use crate::id::{AgentId, ObligationId};
+use crate::settings::Settings;
+use crate::step::{Ctx, SessionId};
+use crate::store::ReadError;
+use bytes::Bytes;
+use std::ops::Bound;
+
+impl Custodian {
+    /// A session with `peer` is up: offers go to it from now on, and the current attempt of every
+    /// pending transfer is repeated there, as its window opens.
+    pub(crate) fn session_up(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        session: SessionId,
+        peer: &AgentId,
+        window: usize,
+    ) -> Result<(), ReadError> {
+        let index = self.peer_of(peer);
+        self.sessions.insert(session, Session {
+            peer: index,
+            window: window.clamp(1, settings.in_flight_max),
+            next_ref: 0,
+            in_flight: Default::default(),
+            in_flight_bytes: 0,
+            ended: Default::default(),
+        });
+        if let Some(peer) = self.peers.get_mut(index as usize) {
+            peer.sessions.push(session);
+            peer.sweep = Some(0);
+            peer.due.clear();
+        }
+        self.fill(ctx, settings, index)
+    }
+
+    /// A session is gone, and what was in flight on it with it.
+    pub(crate) fn session_down(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, session: SessionId) -> Result<(), ReadError> {
+        let Some(gone) = self.sessions.remove(&session) else { return Ok(()) };
+        ctx.step.forget_session(session);
+        let Some(peer) = self.peers.get_mut(gone.peer as usize) else { return Ok(()) };
+        let was_current = peer.sessions.last() == Some(&session);
+        peer.sessions.retain(|other| *other != session);
+        if was_current && !peer.sessions.is_empty() {
+            peer.sweep = Some(0);
+            return self.fill(ctx, settings, gone.peer);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_away(&self, peer: u32) -> bool {
+        self.peers.get(peer as usize).is_none_or(|peer| peer.sessions.is_empty())
+    }
+
+    /// Offers a transfer on its peer's current session, or leaves it for when there is room.
+    pub(super) fn offer(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        num: u64,
+        bytes: Option<Bytes>,
+    ) -> Result<(), ReadError> {
+        let Some(transfer) = self.transfers.get(&num) else { return Ok(()) };
+        let index = transfer.peer;
+        let Some(id) = self.peers.get(index as usize).and_then(|peer| peer.sessions.last().copied()) else {
+            return Ok(()); // away: the sweep of its next session repeats this attempt
+        };
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None => self.load_bytes(ctx, num)?,
+        };
+        // The older offer of the same transfer, if any, gives its place in the window up.
+        if let Some((session, reference)) = self.transfers.get(&num).and_then(|transfer| transfer.sent) {
+            self.land(session, reference);
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        let full = session.in_flight.len() >= session.window
+            || (session.in_flight_bytes + bytes.len() > settings.in_flight_bytes_max
+                && !session.in_flight.is_empty());
+        if full {
+            if let Some(peer) = self.peers.get_mut(index as usize) {
+                peer.due.insert(num);
+            }
+            return Ok(());
+        }
+        let reference = session.next_ref;
+        session.next_ref += 1;
+        session.in_flight_bytes += bytes.len();
+        session.in_flight.insert(reference, (num, bytes.clone()));
+        ctx.step.offer(id, reference, bytes);
+        if let Some(transfer) = self.transfers.get_mut(&num) {
+            transfer.sent = Some((id, reference));
+        }
+        Ok(())
+    }
+
+    /// Takes an offer out of its session's window.
+    pub(super) fn land(&mut self, session: SessionId, reference: u64) -> Option<(u64, Bytes)> {
+        let session = self.sessions.get_mut(&session)?;
+        let landed = session.in_flight.remove(&reference)?;
+        session.in_flight_bytes = session.in_flight_bytes.saturating_sub(landed.1.len());
+        self.hungry.insert(session.peer);
+        Some(landed)
+    }
+
+    /// Remembers an offer whose transfer ended before its ack came.
+    pub(super) fn remember_ended(&mut self, session: SessionId, reference: u64, id: ObligationId) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.ended.insert(reference, id);
+            if session.ended.len() > ENDED_PER_SESSION_MAX {
+                session.ended.pop_first();
+            }
+        }
+    }
+
+    /// Offers what waits for room: first what is due again, then the sweep.
+    pub(super) fn fill(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, index: u32) -> Result<(), ReadError> {
+        for _ in 0..WORK_PER_INPUT_MAX {
+            let Some(peer) = self.peers.get_mut(index as usize) else { return Ok(()) };
+            let Some(current) = peer.sessions.last().copied() else { return Ok(()) };
+            let Some(session) = self.sessions.get(&current) else { return Ok(()) };
+            if session.in_flight.len() >= session.window
+                || session.in_flight_bytes >= settings.in_flight_bytes_max
+            {
+                return Ok(());
+            }
+            let num = if let Some(num) = peer.due.pop_first() {
+                num
+            } else if let Some(from) = peer.sweep {
+                let Some(num) = peer.pending.range((Bound::Included(from), Bound::Unbounded)).next() else {
+                    peer.sweep = None;
+                    return Ok(());
+                };
+                let num = *num;
+                peer.sweep = Some(num + 1);
+                let sent = self.transfers.get(&num).and_then(|transfer| transfer.sent);
+                if sent.is_some_and(|(session, _)| session == current) {
+                    continue; // this session has carried it already
+                }
+                num
+            } else {
+                return Ok(());
+            };
+            self.offer(ctx, settings, num, None)?;
+            if self.peers.get(index as usize).is_some_and(|peer| peer.due.contains(&num)) {
+                return Ok(()); // too large for what room there is
+            }
+        }
+        self.hungry.insert(index);
+        Ok(())
+    }
+
+    /// The receiver refused offers before any fsync. Nothing is discharged; the budget and the
+    /// deadline stand, and the next retry waits at least as long as it asked for.
+    pub(crate) fn refused(&mut self, ctx: &Ctx<'_>, session: SessionId, refs: impl Iterator<Item = (u64, u64)>, code: RefuseCode, retry_after_ms: u64) -> usize {
+        let mut count = 0;
+        for (first, last) in refs {
+            let Some(found) = self.sessions.get(&session) else { break };
+            let nums: Vec<(u64, u64)> = found.in_flight.range(first..=last).map(|(r, (num, _))| (*r, *num)).collect();
+            for (reference, num) in nums {
+                self.land(session, reference);
+                let not_before = ctx.now.after_ms(retry_after_ms);
+                self.update(num, |transfer| {
+                    transfer.refused = Some(code);
+                    transfer.retry_at = transfer.retry_at.max(not_before);
+                });
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// The peer of a session.
+    pub(crate) fn session_peer(&self, session: SessionId) -> Option<&AgentId> {
+        let index = self.sessions.get(&session)?.peer;
+        self.peers.get(index as usize).map(|peer| &peer.id)
+    }
+
+    /// The newest session with a peer.
+    pub(crate) fn current_session(&self, peer: &AgentId) -> Option<SessionId> {
+        let index = self.peer_index.get(peer)?;
+        self.peers.get(*index as usize)?.sessions.last().copied()
+    }
+}

@@ -1,0 +1,27 @@
+//! The sans-IO core of abhyasa: what goes over the wire, and the machines that keep custody.
+//!
+//! No sockets, no clock, no runtime: bytes, times and outcomes are told by the caller.
+
+pub mod ack;
+pub mod cbor;
+mod field;
+pub mod frame;
+pub mod id;
+pub mod limits;
+pub mod obligation;
+pub mod payload;
+pub mod safe_action;
+pub mod time;
+pub mod weight;
+pub mod backoff;
+pub mod custodian;
+pub mod custody;
+pub mod event;
+pub mod polarity;
+pub mod profile;
+pub mod receiver;
+pub mod record;
+pub mod settings;
+pub mod step;
+pub mod store;
+mod transfer;

@@ -1,0 +1,180 @@
+//! External handlers: a durable intent before the call, the obligation id as idempotency key, and
+//! nothing guessed after a crash (AB-3).
+
+use super::{Disposition, Receiver, apply, fault, received, record, refuse};
+use crate::ack::{AckStatus, CustodyAck, Reason};
+use crate::event::Fault;
+use crate::id::{AgentId, ObligationId};
+use crate::obligation::Obligation;
+use crate::polarity::Registry;
+use crate::record::{Intent, Reconcile, ReconcileKind, issued_key, split_issued_key};
+use crate::settings::Settings;
+use crate::step::{Ctx, Output, SessionId};
+use crate::store::{ReadError, Table};
+use bytes::Bytes;
+
+/// Intents settled per scan at start.
+const SETTLE_PER_SCAN_MAX: usize = 1024;
+
+/// What an external handler decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The effect happened, at most once for this id.
+    Applied,
+    /// Refused, with a reason.
+    Declined(Reason),
+    /// Not yet. It is asked again when the custodian offers again.
+    Deferred(Option<Reason>),
+    /// The effect did not happen, and the handler was not reached: ask again later.
+    NotReached(Reason),
+    /// Nobody can say whether the effect happened: a person must.
+    InDoubt(Reason),
+}
+
+impl Receiver {
+    /// Writes the intent and asks the handler.
+    pub(super) fn ask(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        peer: &AgentId,
+        obligation: Obligation,
+        offer: Option<(SessionId, u64)>,
+        item: &Bytes,
+    ) -> Result<Disposition, ReadError> {
+        let key = issued_key(peer, &obligation.id);
+        let intent = match ctx.get(Table::Intent, &key)? {
+            Some(bytes) => Some(Intent::decode(&bytes).map_err(|e| ReadError::damaged(Table::Intent, e))?),
+            None => None,
+        };
+        if intent.as_ref().is_some_and(|intent| intent.in_doubt) {
+            let reason = Some(Reason::new("waits for reconciliation"));
+            return Ok(Disposition::Ack(AckStatus::Deferred, reason));
+        }
+        let load = self.peers.entry(peer.clone()).or_default();
+        if load.deciding >= settings.deciding_max {
+            let why = format!("{} obligations of this peer are being decided, the limit", load.deciding);
+            return Ok(refuse(ctx, peer, Fault::Overloaded, &why));
+        }
+        load.deciding += 1;
+        let in_doubt = intent.is_some();
+        if !in_doubt {
+            let intent = Intent { at: ctx.now, in_doubt: false, obligation: item.clone() };
+            ctx.put(Table::Intent, key, intent.encode());
+        }
+        self.deciding.entry((peer.clone(), obligation.id)).or_default().offer = offer;
+        ctx.step.output(Output::Decide { issuer: peer.clone(), obligation: item.clone(), in_doubt });
+        Ok(Disposition::Deciding)
+    }
+
+    /// The handler's decision on an obligation: effect known, ledger and ack in one commit.
+    #[expect(clippy::too_many_lines, reason = "one decision, five arms, each short")]
+    pub(crate) fn decided(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        registry: &Registry,
+        issuer: &AgentId,
+        id: &ObligationId,
+        decision: Decision,
+    ) -> Result<Option<Reconcile>, ReadError> {
+        let offer = self.deciding.remove(&(issuer.clone(), id.clone())).and_then(|waiting| {
+            if let Some(load) = self.peers.get_mut(issuer) {
+                load.deciding = load.deciding.saturating_sub(1);
+            }
+            waiting.offer
+        });
+        let key = issued_key(issuer, id);
+        let Some(bytes) = ctx.get(Table::Intent, &key)? else { return Ok(None) };
+        let intent = Intent::decode(&bytes).map_err(|e| ReadError::damaged(Table::Intent, e))?;
+        let obligation = Obligation::decode(&intent.obligation).map_err(|e| ReadError::damaged(Table::Intent, e))?;
+        let late = ctx.now >= obligation.deadline_at();
+        let mut filed = None;
+        let file = |kind, detail: String| Reconcile {
+            kind,
+            obligation_id: id.clone(),
+            agent: issuer.clone(),
+            at_ms: ctx.now.as_ms(),
+            detail,
+            safe_action: None,
+            resolution: None,
+            resolved_at_ms: None,
+        };
+        let (status, reason) = match decision {
+            Decision::Applied => {
+                if late {
+                    let ms = ctx.now.ms_since(obligation.deadline_at());
+                    let detail = format!("the handler reported the effect {ms} ms after the deadline");
+                    filed = Some(file(ReconcileKind::AppliedPastDeadline, detail));
+                }
+                (AckStatus::Applied, None)
+            }
+            Decision::Declined(reason) => (AckStatus::Declined, Some(reason)),
+            Decision::Deferred(_) | Decision::NotReached(_) if late => {
+                (AckStatus::Declined, Some(Reason::EXPIRED))
+            }
+            Decision::Deferred(reason) => (AckStatus::Deferred, reason),
+            Decision::NotReached(reason) => {
+                fault(ctx, issuer, Fault::Unsupported, &format!("handler not reached: {reason}"));
+                (AckStatus::Deferred, Some(reason))
+            }
+            Decision::InDoubt(reason) => {
+                filed = Some(file(ReconcileKind::InDoubt, reason.to_string()));
+                let intent = Intent { in_doubt: true, ..intent };
+                ctx.put(Table::Intent, key.clone(), intent.encode());
+                (AckStatus::Deferred, Some(Reason::new("waits for reconciliation")))
+            }
+        };
+        if status.is_final() {
+            if status == AckStatus::Applied
+                && let Some(rules) = settings.peers.get(issuer)
+                && let Ok(judged) = registry.judge(&obligation)
+                && !apply::superseded(ctx, &rules.principal, &obligation, &judged)?
+            {
+                apply::apply(ctx, settings, &rules.principal, &obligation, &judged)?;
+            }
+            record(ctx, settings, issuer, &obligation, status, reason.clone());
+            ctx.remove(Table::Intent, key);
+        } else {
+            received(ctx, issuer, &obligation, status, reason.clone());
+        }
+        match offer {
+            Some((session, reference)) => ctx.step.ack(session, reference, status, ctx.now, reason),
+            None => ctx.step.output(Output::Acks {
+                peer: issuer.clone(),
+                acks: vec![CustodyAck {
+                    obligation_id: id.clone(),
+                    target: settings.me.clone(),
+                    status,
+                    acked_at: ctx.now,
+                    reason,
+                }],
+            }),
+        }
+        Ok(filed)
+    }
+
+    /// After a start: every intent without a ledger entry may have had its effect. The handler is
+    /// asked for its status first.
+    pub(crate) fn settle_intents(&mut self, ctx: &mut Ctx<'_>, settings: &Settings) -> Result<(), ReadError> {
+        let mut from = Bytes::new();
+        loop {
+            let records = ctx.store.scan(Table::Intent, &from, SETTLE_PER_SCAN_MAX)?;
+            let Some((last, _)) = records.last() else { return Ok(()) };
+            let mut next = last.to_vec();
+            next.push(0);
+            from = next.into();
+            for (key, value) in records {
+                let intent = Intent::decode(&value).map_err(|e| ReadError::damaged(Table::Intent, e))?;
+                let named = split_issued_key(&key).ok_or_else(|| ReadError::damaged(Table::Intent, "key"))?;
+                if intent.in_doubt || !settings.peers.contains_key(&named.0) {
+                    continue;
+                }
+                self.peers.entry(named.0.clone()).or_default().deciding += 1;
+                let issuer = named.0.clone();
+                self.deciding.entry(named).or_default();
+                ctx.step.output(Output::Decide { issuer, obligation: intent.obligation, in_doubt: true });
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The configuration of a node: TOML, checked once, then only read.
+//!
+//! Every setting but `node.id` has a default. Unknown keys, values out of range and settings that
+//! contradict each other are refused with the file, the line and the fix ([`ConfigError`]).
+
+mod address;
+mod error;
+mod kinds;
+mod peers;
+mod sample;
+mod secret;
+mod section;
+mod sections;
+
+pub use address::{AddressError, HostPort, HttpUrl};
+pub use error::{CONFIG_LEN_MAX, ConfigError};
+pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};
+pub use peers::{PEERS_MAX, PeerConfig};
+pub use sample::Sample;
+pub use secret::{
+    SECRET_FILE_LEN_MAX, SecretError, TOKEN_LEN_MAX, TOKEN_LEN_MIN, read_secret, read_token,
+};
+pub use sections::{
+    ApiConfig, CustodyConfig, EscalationConfig, LogConfig, LogFormat, QuicConfig, RatesConfig,
+    StoreConfig, WeightsConfig,
+};
+
+pub(crate) use kinds::KINDS;
+
+use error::Fault;
+use proto::id::{AgentId, Kind};
+use proto::weight::Weight;
+use section::Section;
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// Everything a node is told at its start. Paths are absolute or start at the working directory:
+/// those in the file start at the directory of the file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeConfig {
+    /// Who this node is: the identity in its certificate.
+    pub id: AgentId,
+    /// Directory of the store.
+    pub data_dir: PathBuf,
+    /// QUIC endpoint.
+    pub quic: QuicConfig,
+    /// HTTP API.
+    pub api: ApiConfig,
+    /// Custody limits.
+    pub custody: CustodyConfig,
+    /// Store limits.
+    pub store: StoreConfig,
+    /// Rates of a peer that has no values of its own; those of a listed peer are in its entry.
+    pub rates: RatesConfig,
+    /// Bounds of weights.
+    pub weights: WeightsConfig,
+    /// Peers, in the order of the file; ids are unique.
+    pub peers: Vec<PeerConfig>,
+    /// Each kind this build knows, from the file or by default.
+    pub kinds: BTreeMap<Kind, KindConfig>,
+    /// Escalation sinks.
+    pub escalation: EscalationConfig,
+    /// Logs.
+    pub log: LogConfig,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    node: NodeTable,
+    #[serde(default)]
+    quic: QuicConfig,
+    #[serde(default)]
+    api: ApiConfig,
+    #[serde(default)]
+    custody: CustodyConfig,
+    #[serde(default)]
+    store: StoreConfig,
+    #[serde(default)]
+    rates: RatesConfig,
+    #[serde(default)]
+    weights: WeightsConfig,
+    #[serde(default)]
+    peers: Vec<peers::PeerTable>,
+    #[serde(default)]
+    kinds: BTreeMap<String, kinds::KindTable>,
+    #[serde(default)]
+    escalation: EscalationConfig,
+    #[serde(default)]
+    log: LogConfig,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeTable {
+    id: AgentId,
+    #[serde(default = "default_data_dir")]
+    data_dir: PathBuf,
+}
+
+fn default_data_dir() -> PathBuf {
+    "data".into()
+}
+
+impl NodeConfig {
+    /// Reads and checks `file`.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: unreadable, too long, or wrong in a named line.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let failed = |source| ConfigError::Read { file: file.to_owned(), source };
+        let handle = std::fs::File::open(file).map_err(failed)?;
+        let len = handle.metadata().map_err(failed)?.len();
+        if len > CONFIG_LEN_MAX {
+            return Err(ConfigError::TooLong { file: file.to_owned(), len });
+        }
+        let mut text = String::new();
+        handle.take(CONFIG_LEN_MAX).read_to_string(&mut text).map_err(failed)?;
+        Self::parse(&text, file)
+    }
+
+    /// Checks `text` as if it were read from `file`, whose directory relative paths start at.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`].
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
+        let raw: File = toml::from_str(text).map_err(|e| error::unparsable(file, text, &e))?;
+        let base = file.parent().unwrap_or(Path::new(""));
+        raw.check(base).map_err(|fault| fault.at(file, text))
+    }
+}
+
+impl File {
+    fn check(mut self, base: &Path) -> Result<NodeConfig, Fault> {
+        in_range(&self.quic)?;
+        in_range(&self.api)?;
+        in_range(&self.custody)?;
+        in_range(&self.store)?;
+        in_range(&self.rates)?;
+        in_range(&self.weights)?;
+        in_range(&self.escalation)?;
+        in_range(&self.log)?;
+        self.agree()?;
+        for path in [&mut self.node.data_dir, &mut self.quic.cert, &mut self.quic.key, &mut self.quic.ca]
+            .into_iter()
+            .chain(&mut self.api.token_file)
+        {
+            *path = base.join(&*path);
+        }
+        Ok(NodeConfig {
+            peers: peers::check(self.peers, &self.node.id, &self.rates, base)?,
+            kinds: kinds::check(self.kinds, base)?,
+            id: self.node.id,
+            data_dir: self.node.data_dir,
+            quic: self.quic,
+            api: self.api,
+            custody: self.custody,
+            store: self.store,
+            rates: self.rates,
+            weights: self.weights,
+            escalation: self.escalation,
+            log: self.log,
+        })
+    }
+
+    /// Settings that are each in range and yet contradict each other.
+    fn agree(&self) -> Result<(), Fault> {
+        let Self { quic, api, custody, weights, log, .. } = self;
+        let pairs = [
+            (["quic", "keep_alive_ms"], quic.keep_alive_ms, "half of idle_timeout_ms", quic.idle_timeout_ms / 2),
+            (["quic", "reconnect_base_ms"], quic.reconnect_base_ms, "reconnect_cap_ms", quic.reconnect_cap_ms),
+            (
+                ["quic", "connections_per_peer_max"],
+                quic.connections_per_peer_max as u64,
+                "connections_max",
+                quic.connections_max as u64,
+            ),
+            (
+                ["custody", "pending_per_peer_max"],
+                custody.pending_per_peer_max as u64,
+                "pending_max",
+                custody.pending_max as u64,
+            ),
+        ];
+        for ([table, key], value, other, most) in pairs {
+            if value > most {
+                let what = format!("{key} is {value}, above {other}, which is {most}");
+                return Err(Fault::new([table, key], what, format!("lower {key} or raise the other")));
+            }
+        }
+        if !api.is_loopback() && api.token_file.is_none() {
+            return Err(Fault::new(
+                ["api", "listen"],
+                format!("the API would be open to the network at {}: no token_file", api.listen),
+                "add token_file = \"api.token\" to [api], or listen on 127.0.0.1",
+            ));
+        }
+        for (key, value) in [("min", weights.min), ("max", weights.max), ("initial", weights.initial)] {
+            Weight::from_f64(value).map_err(|error| {
+                Fault::new(["weights", key], error.to_string(), "use 0 or steps of 0.000000001")
+            })?;
+        }
+        if !(weights.min <= weights.initial && weights.initial <= weights.max) {
+            let what = format!("min {}, initial {}, max {}", weights.min, weights.initial, weights.max);
+            return Err(Fault::new(["weights"], what, "keep min <= initial <= max"));
+        }
+        if let Err(error) = log.filter.parse::<tracing_subscriber::filter::EnvFilter>() {
+            let fix = "such as filter = \"info\" or filter = \"warn,abhyasa=debug\"";
+            return Err(Fault::new(["log", "filter"], format!("filter is not usable: {error}"), fix));
+        }
+        Ok(())
+    }
+}
+
+fn in_range<S: Section>(section: &S) -> Result<(), Fault> {
+    section.check().map_err(|fault| fault.under([S::NAME]))
+}
+
+#[cfg(test)]
+mod tests;

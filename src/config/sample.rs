@@ -1,0 +1,159 @@
+//! The commented sample that `init` writes: every setting with its unit, its limit and its
+//! default. A line that begins with `#` and no space is a setting at its default.
+
+use super::kinds::{KINDS, WEBHOOK_TIMEOUT_MS};
+use super::section::Section;
+use super::{
+    ApiConfig, CustodyConfig, EscalationConfig, HostPort, LogConfig, QuicConfig, RatesConfig,
+    StoreConfig, WeightsConfig,
+};
+use proto::id::AgentId;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+/// What a new configuration says beyond the defaults.
+pub struct Sample<'a> {
+    /// `node.id`.
+    pub id: &'a AgentId,
+    /// `quic.listen`, if not the default.
+    pub quic_listen: Option<SocketAddr>,
+    /// `api.listen`, if not the default.
+    pub api_listen: Option<SocketAddr>,
+    /// `api.token_file`.
+    pub token_file: Option<&'a str>,
+    /// Peers, with every kind allowed both ways.
+    pub peers: &'a [(AgentId, HostPort)],
+}
+
+const HEAD: &str = r#"# Configuration of an abhyasa node.
+#
+# Lines that begin with "# " explain; lines that begin with "#" and no space are settings at
+# their defaults: delete the "#" to change one. Relative file names start at this directory.
+
+[node]
+# Who this node is: the identity in its certificate, a spiffe:// URI or a DNS name.
+id = "#;
+
+const DATA_DIR: &str = r#"
+# Directory of the store.
+#data_dir = "data"
+"#;
+
+const KINDS_HEAD: &str = r#"
+# How each kind is carried under custody, and who applies it.
+#
+# deadline_seconds: absolute from issue; at the deadline the obligation is escalated and the
+#   principal's side made safe. 1 to 316224000.
+# max_retries: offers after the first. They must span the deadline even when all jitter shortens
+#   the waits; a file that says too few is refused with the number it takes. At most 100000.
+# backoff_base_ms, backoff_cap_ms: milliseconds before the first retry, doubled each time up to the
+#   cap, which is below the deadline.
+# jitter_percent: how much of a wait may be cut off at random. 0 to 99.
+# on_decline: "apply" makes the principal's side safe when a receiver declines; "surface" reports
+#   the decline and its reason for the principal to decide.
+# handler: who applies what we receive. "builtin" is the node itself: authorizations and weights.
+#   A service of yours that applies, declines or defers, with the obligation id as idempotency key:
+#     handler = { type = "webhook", url = "http://127.0.0.1:9000/obligations", timeout_ms = "#;
+
+const KINDS_TAIL: &str = r#", query = true }
+#   timeout_ms: a call that takes longer (1 to 300000) is in doubt. query: whether the service can
+#   be asked about an id to settle that; if not, it is surfaced for reconciliation.
+#   token_file: file with a bearer token to show to the service (https or this machine only).
+"#;
+
+const PEERS_HEAD: &str = r#"
+# Peers, one table each, at most 10000. An agent that is not listed may do nothing.
+#
+#   [[peers]]
+#   id = "spiffe://example.org/agent/b"      its identity, as in its certificate
+#   address = "node-b.example.org:4433"      where to dial it; without one we only accept
+#   principal = "spiffe://example.org/org"   whose governed keys it may set; by default its own
+#   may_issue = ["anumati.consent"]          kinds it may issue to us
+#   may_receive = ["anumati.consent"]        kinds we may issue to it
+#   obligations_per_second = 1000            rates of its own, also obligations_burst and
+#   bytes_per_second = 1048576               bytes_per_second, each as in [rates]
+#   http_token_file = "b.token"              bearer token that authenticates it on POST
+#                                            /abhyasa/obligations and /abhyasa/custody_ack
+#   obligation_endpoint = "https://…"        deliver to it by that HTTP binding, not by QUIC
+#   custody_ack_endpoint = "https://…"       where it takes later acks by HTTP
+"#;
+
+impl Sample<'_> {
+    /// The text of the file.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let mut out = format!("{HEAD}{}{DATA_DIR}", quoted(self.id.as_str()));
+        let address = |at: Option<SocketAddr>| at.map(|at| quoted(&at.to_string()));
+        section::<QuicConfig>(&mut out, &[("listen", address(self.quic_listen))]);
+        let token_file = self.token_file.map(quoted);
+        let api = [("listen", address(self.api_listen)), ("token_file", token_file)];
+        section::<ApiConfig>(&mut out, &api);
+        section::<CustodyConfig>(&mut out, &[]);
+        section::<StoreConfig>(&mut out, &[]);
+        section::<RatesConfig>(&mut out, &[]);
+        section::<WeightsConfig>(&mut out, &[]);
+        section::<EscalationConfig>(&mut out, &[]);
+        section::<LogConfig>(&mut out, &[]);
+        kinds(&mut out);
+        self.peers(&mut out);
+        out
+    }
+
+    fn peers(&self, out: &mut String) {
+        out.push_str(PEERS_HEAD);
+        let kinds = KINDS.map(|kind| quoted(kind.name)).join(", ");
+        for (id, address) in self.peers {
+            let _ = write!(
+                out,
+                "\n[[peers]]\nid = {}\naddress = {}\nmay_issue = [{kinds}]\nmay_receive = [{kinds}]\n",
+                quoted(id.as_str()),
+                quoted(address.as_str()),
+            );
+        }
+    }
+}
+
+fn section<S: Section>(out: &mut String, set: &[(&str, Option<String>)]) {
+    let defaults = toml::Value::try_from(S::default());
+    out.push('\n');
+    for line in S::ABOUT {
+        let _ = writeln!(out, "#{line}");
+    }
+    let _ = writeln!(out, "[{}]", S::NAME);
+    for key in S::KEYS {
+        for line in key.doc {
+            let _ = writeln!(out, "#{line}");
+        }
+        let range = (key.range)();
+        if !range.is_empty() {
+            let _ = writeln!(out, "# Allowed: {range}.");
+        }
+        let given = set.iter().find(|(name, _)| *name == key.name).and_then(|(_, value)| value.as_ref());
+        let default = defaults.as_ref().ok().and_then(|table| table.get(key.name));
+        let _ = match (given, default) {
+            (Some(value), _) => writeln!(out, "{} = {value}", key.name),
+            (None, Some(value)) => writeln!(out, "#{} = {value}", key.name),
+            (None, None) => writeln!(out, "# By default there is no {}.", key.name),
+        };
+    }
+}
+
+fn kinds(out: &mut String) {
+    let _ = write!(out, "{KINDS_HEAD}{WEBHOOK_TIMEOUT_MS}{KINDS_TAIL}");
+    for kind in &KINDS {
+        let _ = write!(
+            out,
+            "#[kinds.{}]\n#deadline_seconds = {}\n#max_retries = {}\n#backoff_base_ms = {}\n#backoff_cap_ms = {}\n#jitter_percent = {}\n#on_decline = \"apply\"\n#handler = {{ type = \"builtin\" }}\n",
+            quoted(kind.name),
+            kind.deadline_seconds,
+            kind.max_retries,
+            kind.backoff_base_ms,
+            kind.backoff_cap_ms,
+            kind.jitter_percent,
+        );
+    }
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
