@@ -25,8 +25,6 @@ pub use sections::{
     StoreConfig, WeightsConfig,
 };
 
-pub(crate) use kinds::KINDS;
-
 use error::Fault;
 use proto::id::{AgentId, Kind};
 use proto::weight::Weight;
@@ -142,9 +140,10 @@ impl File {
         in_range(&self.escalation)?;
         in_range(&self.log)?;
         self.agree()?;
-        for path in [&mut self.node.data_dir, &mut self.quic.cert, &mut self.quic.key, &mut self.quic.ca]
-            .into_iter()
-            .chain(&mut self.api.token_file)
+        for path in
+            [&mut self.node.data_dir, &mut self.quic.cert, &mut self.quic.key, &mut self.quic.ca]
+                .into_iter()
+                .chain(&mut self.api.token_file)
         {
             *path = base.join(&*path);
         }
@@ -168,8 +167,18 @@ impl File {
     fn agree(&self) -> Result<(), Fault> {
         let Self { quic, api, custody, weights, log, .. } = self;
         let pairs = [
-            (["quic", "keep_alive_ms"], quic.keep_alive_ms, "half of idle_timeout_ms", quic.idle_timeout_ms / 2),
-            (["quic", "reconnect_base_ms"], quic.reconnect_base_ms, "reconnect_cap_ms", quic.reconnect_cap_ms),
+            (
+                ["quic", "keep_alive_ms"],
+                quic.keep_alive_ms,
+                "half of idle_timeout_ms",
+                quic.idle_timeout_ms / 2,
+            ),
+            (
+                ["quic", "reconnect_base_ms"],
+                quic.reconnect_base_ms,
+                "reconnect_cap_ms",
+                quic.reconnect_cap_ms,
+            ),
             (
                 ["quic", "connections_per_peer_max"],
                 quic.connections_per_peer_max as u64,
@@ -186,7 +195,11 @@ impl File {
         for ([table, key], value, other, most) in pairs {
             if value > most {
                 let what = format!("{key} is {value}, above {other}, which is {most}");
-                return Err(Fault::new([table, key], what, format!("lower {key} or raise the other")));
+                return Err(Fault::new(
+                    [table, key],
+                    what,
+                    format!("lower {key} or raise the other"),
+                ));
             }
         }
         if !api.is_loopback() && api.token_file.is_none() {
@@ -196,18 +209,25 @@ impl File {
                 "add token_file = \"api.token\" to [api], or listen on 127.0.0.1",
             ));
         }
-        for (key, value) in [("min", weights.min), ("max", weights.max), ("initial", weights.initial)] {
+        for (key, value) in
+            [("min", weights.min), ("max", weights.max), ("initial", weights.initial)]
+        {
             Weight::from_f64(value).map_err(|error| {
                 Fault::new(["weights", key], error.to_string(), "use 0 or steps of 0.000000001")
             })?;
         }
         if !(weights.min <= weights.initial && weights.initial <= weights.max) {
-            let what = format!("min {}, initial {}, max {}", weights.min, weights.initial, weights.max);
+            let what =
+                format!("min {}, initial {}, max {}", weights.min, weights.initial, weights.max);
             return Err(Fault::new(["weights"], what, "keep min <= initial <= max"));
         }
         if let Err(error) = log.filter.parse::<tracing_subscriber::filter::EnvFilter>() {
             let fix = "such as filter = \"info\" or filter = \"warn,abhyasa=debug\"";
-            return Err(Fault::new(["log", "filter"], format!("filter is not usable: {error}"), fix));
+            return Err(Fault::new(
+                ["log", "filter"],
+                format!("filter is not usable: {error}"),
+                fix,
+            ));
         }
         Ok(())
     }

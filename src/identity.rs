@@ -21,7 +21,9 @@ pub enum IdentityError {
     #[error("the certificate cannot be read: {0}")]
     Malformed(String),
     /// No URI and no DNS name; a common name alone is not an identity.
-    #[error("the certificate has no URI or DNS subject alternative name (subject is {subject:?}, which does not count)")]
+    #[error(
+        "the certificate has no URI or DNS subject alternative name (subject is {subject:?}, which does not count)"
+    )]
     NoName {
         /// The subject it has instead.
         subject: String,
@@ -72,7 +74,9 @@ pub fn identity_of(cert: &CertificateDer<'_>) -> Result<AgentId, IdentityError> 
         match name {
             GeneralName::URI(uri) => uris.push((*uri).to_owned()),
             GeneralName::DNSName(host) => hosts.push((*host).to_owned()),
-            GeneralName::Invalid(..) => return Err(malformed(&"a subject alternative name is not text")),
+            GeneralName::Invalid(..) => {
+                return Err(malformed(&"a subject alternative name is not text"));
+            }
             _ => {}
         }
     }
@@ -158,7 +162,9 @@ mod tests {
     #[test]
     fn two_candidates_are_refused_and_both_are_named() {
         let error = with_names(&[uri("spiffe://x.org/a"), uri("spiffe://x.org/b")]).unwrap_err();
-        assert!(matches!(&error, IdentityError::Ambiguous { what: "URI", found } if found.len() == 2));
+        assert!(
+            matches!(&error, IdentityError::Ambiguous { what: "URI", found } if found.len() == 2)
+        );
         assert!(error.to_string().contains("spiffe://x.org/a, spiffe://x.org/b"), "{error}");
         // A second URI is not excused because it is no SPIFFE id.
         assert!(with_names(&[uri("spiffe://x.org/a"), uri("https://x.org")]).is_err());
@@ -169,7 +175,10 @@ mod tests {
     #[test]
     fn a_common_name_is_not_an_identity() {
         let error = with_names(&[]).unwrap_err();
-        assert!(matches!(&error, IdentityError::NoName { subject } if subject.contains("CN=")), "{error}");
+        assert!(
+            matches!(&error, IdentityError::NoName { subject } if subject.contains("CN=")),
+            "{error}"
+        );
         let address = SanType::IpAddress([127, 0, 0, 1].into());
         assert!(matches!(with_names(&[address]), Err(IdentityError::NoName { .. })));
     }
@@ -190,7 +199,10 @@ mod tests {
             "spiffe://example.org/a#b",
         ] {
             let error = with_names(&[uri(text)]).unwrap_err();
-            assert!(matches!(&error, IdentityError::NotAnIdentity { found, .. } if found == text), "{error}");
+            assert!(
+                matches!(&error, IdentityError::NotAnIdentity { found, .. } if found == text),
+                "{error}"
+            );
         }
         for text in ["*.example.org", "example.org.", "two words", ""] {
             let error = with_names(&[dns(text)]).unwrap_err();

@@ -5,7 +5,7 @@
 
 pub mod ca;
 
-use crate::config::{ConfigError, HostPort, NodeConfig, QuicConfig, ApiConfig, Sample};
+use crate::config::{ApiConfig, ConfigError, HostPort, NodeConfig, QuicConfig, Sample};
 use ca::{CaError, DevCa, NODE_DAYS, valid_days};
 use proto::id::{AgentId, IdError};
 use std::fs::{self, OpenOptions};
@@ -120,7 +120,8 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> 
     .to_toml();
     NodeConfig::parse(&text, &config)?;
 
-    let node_files = [CONFIG_FILE, "node.pem", "node.key", "ca.pem", TOKEN_FILE].map(|name| dir.join(name));
+    let node_files =
+        [CONFIG_FILE, "node.pem", "node.key", "ca.pem", TOKEN_FILE].map(|name| dir.join(name));
     if let Some(file) = node_files.iter().find(|file| !options.force && file.exists()) {
         return Err(InitError::Exists { file: file.clone() });
     }
@@ -131,7 +132,8 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> 
     let token = token()?;
     if is_new {
         fs::create_dir_all(&ca_dir).map_err(io_error(&ca_dir))?;
-        let pair = [("ca.key", ca.key_pem(), PRIVATE), ("ca.pem", ca.cert_pem().to_owned(), PUBLIC)];
+        let pair =
+            [("ca.key", ca.key_pem(), PRIVATE), ("ca.pem", ca.cert_pem().to_owned(), PUBLIC)];
         for (name, text, mode) in pair {
             let file = ca_dir.join(name);
             write_new(&file, &text, mode)?;
@@ -149,7 +151,9 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitReport, InitError> 
     ] {
         if options.force {
             match fs::remove_file(&file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&file)(error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(io_error(&file)(error));
+                }
                 _ => {}
             }
         }
@@ -254,13 +258,10 @@ mod tests {
         let (key, ca) = (read("node.key"), read("ca/ca.key"));
         let error = init(dir.path(), &InitOptions::default()).unwrap_err();
         assert!(matches!(error, InitError::Exists { .. }) && error.to_string().contains("--force"));
-        // Any single file that is left is enough to stop, and nothing is written beside it.
-        for name in [CONFIG_FILE, "node.pem", "ca.pem", TOKEN_FILE] {
-            fs::remove_file(dir.path().join(name)).unwrap();
-        }
-        let error = init(dir.path(), &InitOptions::default()).unwrap_err();
-        assert!(matches!(&error, InitError::Exists { file } if file.ends_with("node.key")), "{error}");
-        assert!(!dir.path().join("node.pem").exists());
+        assert_eq!(read("node.key"), key);
+        // Even a file that appears after the look around is not overwritten.
+        let late = write_new(&dir.path().join("node.key"), "", PRIVATE);
+        assert!(matches!(late, Err(InitError::Exists { .. })));
         assert_eq!(read("node.key"), key);
 
         let force = InitOptions { force: true, ..InitOptions::default() };
@@ -268,6 +269,21 @@ mod tests {
         assert_ne!(read("node.key"), key);
         assert_eq!(read("ca/ca.key"), ca);
         load(&NodeConfig::load(&report.config).unwrap());
+    }
+
+    #[test]
+    fn one_file_that_is_there_stops_all_the_others() {
+        for name in [CONFIG_FILE, "node.pem", "node.key", "ca.pem", TOKEN_FILE] {
+            let dir = temp();
+            fs::write(dir.path().join(name), "mine").unwrap();
+            let error = init(dir.path(), &InitOptions::default()).unwrap_err();
+            assert!(
+                matches!(&error, InitError::Exists { file } if file.ends_with(name)),
+                "{error}"
+            );
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{name}");
+            assert_eq!(fs::read(dir.path().join(name)).unwrap(), b"mine");
+        }
     }
 
     #[test]
@@ -301,7 +317,10 @@ mod tests {
         let empty = |dir: &Path| fs::read_dir(dir).unwrap().next().is_none();
         let missing = InitOptions { ca: Some(dir.join("nowhere")), ..InitOptions::default() };
         let error = init(&dir, &missing).unwrap_err();
-        assert!(matches!(&error, InitError::Io { file, .. } if file.ends_with("nowhere/ca.pem")), "{error}");
+        assert!(
+            matches!(&error, InitError::Io { file, .. } if file.ends_with("nowhere/ca.pem")),
+            "{error}"
+        );
         let blank = InitOptions { id: Some(" ".into()), ..InitOptions::default() };
         assert!(matches!(init(&dir, &blank), Err(InitError::Id(_))));
         let me = AgentId::new("spiffe://abhyasa.local/a").unwrap();

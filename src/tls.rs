@@ -41,8 +41,10 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 pub const CERT_FILE_LEN_MAX: u64 = 1024 * 1024;
 
 const _: () = assert!(FRAME_LEN_MAX <= STREAM_WINDOW_BYTES as usize, "no frame waits for credit");
-const _: () = assert!(CONNECTION_WINDOW_BYTES >= 4 * STREAM_WINDOW_BYTES, "one stream cannot fill it");
-const _: () = assert!(INCOMING_MAX as u64 <= INCOMING_TOTAL_BYTES_MAX / 1200, "each keeps a packet");
+const _: () =
+    assert!(CONNECTION_WINDOW_BYTES >= 4 * STREAM_WINDOW_BYTES, "one stream cannot fill it");
+const _: () =
+    assert!(INCOMING_MAX as u64 <= INCOMING_TOTAL_BYTES_MAX / 1200, "each keeps a packet");
 
 /// Why a TLS identity or configuration cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +75,9 @@ pub enum TlsError {
     #[error("our own certificate gives no identity: {0}")]
     Identity(#[from] IdentityError),
     /// The certificate is for another node than the configuration.
-    #[error("node.id is {configured} but the certificate is for {certified}; fix: set node.id = \"{certified}\" or use the certificate of {configured}")]
+    #[error(
+        "node.id is {configured} but the certificate is for {certified}; fix: set node.id = \"{certified}\" or use the certificate of {configured}"
+    )]
     WrongNode {
         /// `node.id`.
         configured: AgentId,

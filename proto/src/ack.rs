@@ -171,7 +171,8 @@ impl Reason {
     #[must_use]
     pub fn new(text: impl AsRef<str>) -> Self {
         let text = text.as_ref();
-        let cut = text.get(..text.floor_char_boundary(REASON_LEN_MAX)).unwrap_or_default();
+        let end = (0..=REASON_LEN_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+        let cut = text.get(..end.unwrap_or_default()).unwrap_or_default();
         Self(cut.replace(char::is_control, " ").into())
     }
 

@@ -1,9 +1,9 @@
 //! Deterministic CBOR (RFC 8949 §4.2.1), and nothing else: what [`Reader`] accepts is exactly
 //! what [`Writer`] would have written.
 //!
-//! Headers come from `ciborium-ll`. It neither sorts keys nor refuses long forms, indefinite
-//! lengths or trailing bytes, so those rules are here: a decoder that takes two encodings of one
-//! obligation would break dedup and, later, signatures.
+//! Writing and floats rest on `ciborium-ll`. It neither sorts keys nor refuses long forms,
+//! indefinite lengths or trailing bytes, so those rules are here: a decoder that takes two encodings
+//! of one obligation would break dedup and, later, signatures.
 
 use bytes::Bytes;
 use ciborium_ll::{Decoder, Encoder, Header};
@@ -256,50 +256,54 @@ impl<'a> Reader<'a> {
     pub fn head(&mut self) -> Result<Head, CborError> {
         let at = self.at;
         let left = self.left();
-        if left.is_empty() {
-            return Err(CborError::Short { at });
+        let Some(&first) = left.first() else { return Err(CborError::Short { at }) };
+        let major = first >> 5;
+        if major == 7 {
+            return self.float_or_simple();
         }
-        let mut decoder = Decoder::from(left);
+        let (argument, used) = argument(first & 0x1f, left, at)?;
+        self.at += used;
+        let max = left.len().saturating_sub(used);
+        // Every array item is at least one byte, so this bounds counts as well as bytes.
+        let sized = |what: &'static str| match usize::try_from(argument) {
+            Ok(len) if len <= max => Ok(len),
+            len => Err(CborError::TooLarge { what, len: len.unwrap_or(usize::MAX), max, at }),
+        };
+        match major {
+            0 => Ok(Head::Uint(argument)),
+            1 => Ok(Head::Negative(argument)),
+            2 => sized("byte string").map(Head::Bytes),
+            3 => sized("text").map(Head::Text),
+            4 => sized("array").map(Head::Array),
+            5 => sized("map").map(Head::Map),
+            _ => Err(CborError::NotDeterministic { what: "a tag", at }),
+        }
+    }
+
+    fn float_or_simple(&mut self) -> Result<Head, CborError> {
+        let at = self.at;
+        let mut decoder = Decoder::from(self.left());
         let header = decoder.pull().map_err(|error| match error {
             ciborium_ll::Error::Io(_) => CborError::Short { at },
             ciborium_ll::Error::Syntax(_) => {
                 CborError::NotDeterministic { what: "a reserved head", at }
             }
         })?;
-        let used = decoder.offset();
-        // RFC 8949 §4.2.1: shortest form. One rule for ints, lengths and floats alike.
+        // RFC 8949 §4.2.2: a float that a shorter one says exactly is a second spelling.
         let mut shortest = [0u8; 9];
         let mut room: &mut [u8] = &mut shortest;
         let pushed = Encoder::from(&mut room).push(header);
-        let shortest_len = 9 - room.len();
-        if pushed.is_err() || shortest_len != used {
+        if pushed.is_err() || 9 - room.len() != decoder.offset() {
             return Err(CborError::NotDeterministic { what: "a long form", at });
         }
-        self.at += used;
-        let body_max = left.len().saturating_sub(used);
-        let sized = |len: Option<usize>, what: &'static str| match len {
-            None => Err(CborError::NotDeterministic { what: "an indefinite length", at }),
-            // Every array item is at least one byte, so this bounds counts as well as bytes.
-            Some(len) if len > body_max => Err(CborError::TooLarge { what, len, max: body_max, at }),
-            Some(len) => Ok(len),
-        };
+        self.at += decoder.offset();
         match header {
-            Header::Positive(value) => Ok(Head::Uint(value)),
-            Header::Negative(value) => Ok(Head::Negative(value)),
             Header::Float(value) if value.is_finite() => Ok(Head::Float(value)),
-            Header::Float(_) => {
-                Err(CborError::NotDeterministic { what: "a NaN or infinity", at })
-            }
+            Header::Float(_) => Err(CborError::NotDeterministic { what: "a NaN or infinity", at }),
             Header::Simple(20) => Ok(Head::Bool(false)),
             Header::Simple(21) => Ok(Head::Bool(true)),
             Header::Simple(22) => Ok(Head::Null),
-            Header::Simple(_) => Err(CborError::NotDeterministic { what: "a simple value", at }),
-            Header::Tag(_) => Err(CborError::NotDeterministic { what: "a tag", at }),
-            Header::Break => Err(CborError::NotDeterministic { what: "a break", at }),
-            Header::Text(len) => sized(len, "text").map(Head::Text),
-            Header::Bytes(len) => sized(len, "byte string").map(Head::Bytes),
-            Header::Array(len) => sized(len, "array").map(Head::Array),
-            Header::Map(len) => sized(len, "map").map(Head::Map),
+            _ => Err(CborError::NotDeterministic { what: "a simple value or a break", at }),
         }
     }
 
@@ -427,6 +431,29 @@ impl<'a> Reader<'a> {
             len => Err(CborError::Trailing { len }),
         }
     }
+}
+
+/// The argument of a head with additional information `info`, and the bytes of that head. Read by
+/// hand, as this runs some twenty-five times for each obligation.
+fn argument(info: u8, left: &[u8], at: usize) -> Result<(u64, usize), CborError> {
+    let wide = |len: usize| {
+        let bytes = left.get(1..=len).ok_or(CborError::Short { at })?;
+        Ok(bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    };
+    let (argument, used, least) = match info {
+        0..=23 => return Ok((u64::from(info), 1)),
+        24 => (wide(1)?, 2, 24),
+        25 => (wide(2)?, 3, 1 << 8),
+        26 => (wide(4)?, 5, 1 << 16),
+        27 => (wide(8)?, 9, 1 << 32),
+        31 => return Err(CborError::NotDeterministic { what: "an indefinite length", at }),
+        _ => return Err(CborError::NotDeterministic { what: "a reserved head", at }),
+    };
+    // RFC 8949 §4.2.1: shortest form, one rule for integers and lengths.
+    if argument < least {
+        return Err(CborError::NotDeterministic { what: "a long form", at });
+    }
+    Ok((argument, used))
 }
 
 /// `value`, or an error naming the member that is missing.

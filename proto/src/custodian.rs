@@ -159,6 +159,12 @@ impl Custodian {
         Ok(None)
     }
 
+    /// The pending transfer of an id, with its retries and whether it was deferred.
+    pub(crate) fn find_view(&self, ctx: &Ctx<'_>, id: &ObligationId) -> Result<Option<(Obligation, u32, bool)>, ReadError> {
+        let Some((num, obligation)) = self.find(ctx, id)? else { return Ok(None) };
+        Ok(self.transfers.get(&num).map(|transfer| (obligation, transfer.retries, transfer.deferred)))
+    }
+
     fn load_bytes(&self, ctx: &Ctx<'_>, num: u64) -> Result<Bytes, ReadError> {
         let flying = self.transfers.get(&num).and_then(|transfer| transfer.sent).and_then(
             |(session, reference)| self.sessions.get(&session)?.in_flight.get(&reference),

@@ -19,6 +19,7 @@ use crate::custodian::{Custodian, Draft, IssueError, Issued};
 use crate::event::{Event, Fault};
 use crate::frame::RefuseCode;
 use crate::id::{AgentId, ObligationId};
+use crate::obligation::Obligation;
 use crate::polarity::Registry;
 use crate::receiver::{Decision, Receiver};
 use crate::record::{Reconcile, num_key, to_json};
@@ -50,7 +51,7 @@ pub enum Input {
         session: SessionId,
         /// Who is there.
         peer: AgentId,
-        /// How many offers it takes at once.
+        /// How many offers it takes at once; 0 for a session we only receive on.
         window: usize,
     },
     /// A connection is gone.
@@ -353,10 +354,31 @@ impl Custody {
         self.custodian.pending()
     }
 
+    /// Offers that await an ack, on all sessions.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.custodian.in_flight()
+    }
+
+    /// A pending obligation by id, its retries, and whether its receiver deferred it.
+    ///
+    /// # Errors
+    /// [`ReadError`] if the store cannot be read.
+    pub fn find_pending(&mut self, now: Time, store: &dyn Read, id: &ObligationId) -> Result<Option<(Obligation, u32, bool)>, ReadError> {
+        let ctx = Ctx { now, store, staging: &mut self.staging, step: &mut Step::default() };
+        self.custodian.find_view(&ctx, id)
+    }
+
     /// Pending transfers to one peer.
     #[must_use]
     pub fn pending_to(&self, peer: &AgentId) -> usize {
         self.custodian.pending_to(peer)
+    }
+
+    /// The latest time the store has seen; a clock must not start before it.
+    #[must_use]
+    pub const fn last_time(&self) -> Time {
+        self.counters.last_time()
     }
 
     /// Whether the whole pending set is loaded.

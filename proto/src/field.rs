@@ -1,6 +1,6 @@
 //! Reading and writing the fields our maps share, so that each type's codec is a list of its keys.
 
-use crate::cbor::{CborError, Reader};
+use crate::cbor::{CborError, Head, Reader};
 use crate::id::IdError;
 use crate::time::Time;
 use std::str::FromStr;
@@ -25,12 +25,10 @@ impl<'r, 'a> Members<'r, 'a> {
     pub(crate) fn open(reader: &'r mut Reader<'a>) -> Result<Self, CborError> {
         let at = reader.offset();
         match reader.head()? {
-            crate::cbor::Head::Map(left) if left <= MEMBERS_MAX => {
+            Head::Map(left) if left <= MEMBERS_MAX => {
                 Ok(Self { reader, left, last: None, next: None })
             }
-            crate::cbor::Head::Map(len) => {
-                Err(CborError::TooLarge { what: "map", len, max: MEMBERS_MAX, at })
-            }
+            Head::Map(len) => Err(CborError::TooLarge { what: "map", len, max: MEMBERS_MAX, at }),
             _ => Err(CborError::Unexpected { wanted: "a map", at }),
         }
     }
@@ -110,7 +108,7 @@ pub(crate) fn at_most(what: &'static str, len: usize, max: usize) -> Result<(), 
     Ok(())
 }
 
-/// An array of 1 to `max` items (from 0 if `may_be_empty`), each read by `item`.
+/// An array with as many items as `sizes` allows, each read by `item`.
 pub(crate) fn list<'a, T>(
     reader: &mut Reader<'a>,
     what: &'static str,

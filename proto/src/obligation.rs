@@ -100,7 +100,11 @@ impl Obligation {
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut hash = Sha256::new();
-        for part in [self.kind.as_str().as_bytes(), self.target.as_str().as_bytes(), self.payload.as_bytes()] {
+        for part in [
+            self.kind.as_str().as_bytes(),
+            self.target.as_str().as_bytes(),
+            self.payload.as_bytes(),
+        ] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }

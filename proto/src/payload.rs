@@ -188,7 +188,9 @@ fn value<'a>(reader: &mut Reader<'a>) -> Result<PayloadValue<'a>, CborError> {
     let at = reader.offset();
     Ok(match reader.head()? {
         Head::Uint(n) => i64::try_from(n).map_or(PayloadValue::Other, PayloadValue::Int),
-        Head::Negative(n) => i64::try_from(n).map_or(PayloadValue::Other, |n| PayloadValue::Int(-1 - n)),
+        Head::Negative(n) => {
+            i64::try_from(n).map_or(PayloadValue::Other, |n| PayloadValue::Int(-1 - n))
+        }
         Head::Float(value) => PayloadValue::Number(value),
         Head::Bool(value) => PayloadValue::Bool(value),
         Head::Null => PayloadValue::Null,

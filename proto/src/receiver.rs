@@ -134,7 +134,7 @@ impl Receiver {
         if settings.external.contains(&obligation.kind) {
             return self.ask(ctx, settings, peer, obligation, Some(offer), item);
         }
-        apply::apply(ctx, settings, &rules.principal, &obligation, &judged)?;
+        apply::apply(ctx, settings, &rules.principal, &obligation, &judged, true)?;
         record(ctx, settings, peer, &obligation, AckStatus::Applied, None);
         Ok(Disposition::Ack(AckStatus::Applied, None))
     }
@@ -203,7 +203,7 @@ impl Receiver {
         if settings.external.contains(&obligation.kind) {
             ctx.step.output(Output::Inform { issuer: peer.clone(), obligation: item.clone() });
         }
-        apply::apply(ctx, settings, &rules.principal, &obligation, &judged)?;
+        apply::apply(ctx, settings, &rules.principal, &obligation, &judged, false)?;
         Ok(true)
     }
 

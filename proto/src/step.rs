@@ -132,6 +132,7 @@ type RefuseKey = (SessionId, RefuseCode);
 #[derive(Debug, Default)]
 pub struct Step {
     generation: u64,
+    sync: bool,
     writes: Vec<Write>,
     outputs: Vec<Output>,
     offers: BTreeMap<SessionId, (u64, Vec<Bytes>)>,
@@ -159,6 +160,13 @@ impl Step {
     #[must_use]
     pub fn needs_commit(&self) -> bool {
         !self.writes.is_empty()
+    }
+
+    /// Whether the writes must survive a power loss before the outputs leave. Without it they may
+    /// be written behind: nothing was promised of them (best effort).
+    #[must_use]
+    pub const fn needs_sync(&self) -> bool {
+        self.sync
     }
 
     /// Writes so far.
@@ -301,10 +309,17 @@ impl Ctx<'_> {
     }
 
     pub(crate) fn put(&mut self, table: Table, key: Bytes, value: Bytes) {
+        self.step.sync = true;
+        self.write(table, key, Some(value));
+    }
+
+    /// Writes what no promise rests on.
+    pub(crate) fn put_behind(&mut self, table: Table, key: Bytes, value: Bytes) {
         self.write(table, key, Some(value));
     }
 
     pub(crate) fn remove(&mut self, table: Table, key: Bytes) {
+        self.step.sync = true;
         self.write(table, key, None);
     }
 

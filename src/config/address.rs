@@ -8,10 +8,14 @@ use std::net::{IpAddr, SocketAddr};
 #[non_exhaustive]
 pub enum AddressError {
     /// No `host:port`.
-    #[error("{0:?} is no host:port, such as node-b.example.org:4433, 192.0.2.7:4433 or [2001:db8::7]:4433")]
+    #[error(
+        "{0:?} is no host:port, such as node-b.example.org:4433, 192.0.2.7:4433 or [2001:db8::7]:4433"
+    )]
     HostPort(String),
     /// No usable URL.
-    #[error("{0:?} is no URL we can call: http:// or https://, a host, and no user name or password in it")]
+    #[error(
+        "{0:?} is no URL we can call: http:// or https://, a host, and no user name or password in it"
+    )]
     Url(String),
 }
 
@@ -132,18 +136,38 @@ mod tests {
         for good in ["a:1", "node-b.example.org:4433", "192.0.2.7:65535", "[2001:db8::7]:4433"] {
             assert_eq!(good.parse::<HostPort>().unwrap().as_str(), good);
         }
-        for bad in ["", "a", "a:", ":1", "a:0", "1.2.3.4:0", "a:65536", "a b:1", "2001:db8::7:4433", "http://a:1"] {
+        for bad in [
+            "",
+            "a",
+            "a:",
+            ":1",
+            "a:0",
+            "1.2.3.4:0",
+            "a:65536",
+            "a b:1",
+            "2001:db8::7:4433",
+            "http://a:1",
+        ] {
             assert_eq!(bad.parse::<HostPort>(), Err(AddressError::HostPort(bad.into())));
         }
     }
 
     #[test]
     fn a_url_can_be_called_and_holds_no_password() {
-        for bad in ["", "example.org", "ftp://example.org", "http://", "http://u:p@example.org", "http://u@a"] {
+        for bad in [
+            "",
+            "example.org",
+            "ftp://example.org",
+            "http://",
+            "http://u:p@example.org",
+            "http://u@a",
+        ] {
             assert_eq!(bad.parse::<HttpUrl>(), Err(AddressError::Url(bad.into())));
         }
         let private = |text: &str| text.parse::<HttpUrl>().unwrap().is_private();
-        for good in ["https://example.org/x", "http://127.0.0.1:80/", "http://[::1]/", "http://localhost/"] {
+        for good in
+            ["https://example.org/x", "http://127.0.0.1:80/", "http://[::1]/", "http://localhost/"]
+        {
             assert!(private(good), "{good}");
         }
         assert!(!private("http://example.org/") && !private("http://localhost.example.org/"));

@@ -105,7 +105,13 @@ pub(crate) fn unparsable(file: &Path, text: &str, error: &toml::de::Error) -> Co
     invalid(file, text, error.span(), message, fix.to_owned())
 }
 
-fn invalid(file: &Path, text: &str, span: Option<Range<usize>>, what: String, fix: String) -> ConfigError {
+fn invalid(
+    file: &Path,
+    text: &str,
+    span: Option<Range<usize>>,
+    what: String,
+    fix: String,
+) -> ConfigError {
     let before = text.get(..span.map_or(0, |s| s.start)).unwrap_or(text);
     let start = before.rfind('\n').map_or(0, |at| at + 1);
     let line_text = text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default();

@@ -128,16 +128,25 @@ pub(crate) fn check(
 
 /// A kind named elsewhere in the file.
 pub(crate) fn known(kind: &Kind) -> Result<(), Fault> {
-    if KINDS.iter().any(|known| known.name == kind.as_str()) { Ok(()) } else { Err(unknown(kind.as_str())) }
+    if KINDS.iter().any(|known| known.name == kind.as_str()) {
+        Ok(())
+    } else {
+        Err(unknown(kind.as_str()))
+    }
 }
 
 fn kind(name: &str) -> Result<Kind, Fault> {
-    Kind::new(name).map_err(|error| Fault::new(["kinds", name], error.to_string(), "use a shorter name"))
+    Kind::new(name)
+        .map_err(|error| Fault::new(["kinds", name], error.to_string(), "use a shorter name"))
 }
 
 fn unknown(name: &str) -> Fault {
     let names = KINDS.map(|known| known.name).join(", ");
-    Fault::new([], format!("no polarity rule for the kind {name:?}"), format!("use one of: {names}"))
+    Fault::new(
+        [],
+        format!("no polarity rule for the kind {name:?}"),
+        format!("use one of: {names}"),
+    )
 }
 
 impl KindTable {
@@ -150,7 +159,8 @@ impl KindTable {
             jitter_permille: percent.saturating_mul(10),
         };
         let retries = self.max_retries.unwrap_or(defaults.max_retries);
-        let mut profile = Profile::new(seconds.saturating_mul(1000), retries, backoff).map_err(incoherent)?;
+        let mut profile =
+            Profile::new(seconds.saturating_mul(1000), retries, backoff).map_err(incoherent)?;
         profile.on_decline = self.on_decline;
         let handler = match self.handler {
             None => HandlerConfig::Builtin,
@@ -201,7 +211,8 @@ impl HandlerTable {
             };
         }
         let Some(url) = self.url else {
-            let fix = "add url = \"http://127.0.0.1:9000/obligations\" with the address of the service";
+            let fix =
+                "add url = \"http://127.0.0.1:9000/obligations\" with the address of the service";
             return Err(Fault::new(["url"], "the webhook handler has no url", fix));
         };
         let timeout_ms = self.timeout_ms.unwrap_or(WEBHOOK_TIMEOUT_MS);
@@ -214,7 +225,11 @@ impl HandlerTable {
         }
         if self.token_file.is_some() && !url.is_private() {
             let fix = "use https, or a service on this machine";
-            return Err(Fault::new(["url"], format!("{url} would get the token in clear text"), fix));
+            return Err(Fault::new(
+                ["url"],
+                format!("{url} would get the token in clear text"),
+                fix,
+            ));
         }
         let token_file = self.token_file.map(|file| base.join(file));
         let query = self.query.unwrap_or(true);

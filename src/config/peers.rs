@@ -79,7 +79,8 @@ pub(crate) fn check(
         if let Some(file) = &peer.http_token_file
             && let Some(other) = token_files.insert(file.clone(), peer.id.clone())
         {
-            let what = format!("{other} has the same http_token_file: they could not be told apart");
+            let what =
+                format!("{other} has the same http_token_file: they could not be told apart");
             return Err(Fault::new(["peers", &at, "http_token_file"], what, "give each its own"));
         }
         peers.push(peer);
@@ -90,7 +91,11 @@ pub(crate) fn check(
 impl PeerTable {
     fn check(self, own: &AgentId, rates: &RatesConfig, base: &Path) -> Result<PeerConfig, Fault> {
         if self.id == *own {
-            return Err(Fault::new(["id"], format!("{own} is this node itself"), "name another agent"));
+            return Err(Fault::new(
+                ["id"],
+                format!("{own} is this node itself"),
+                "name another agent",
+            ));
         }
         for (key, kinds) in [("may_issue", &self.may_issue), ("may_receive", &self.may_receive)] {
             for kind in kinds {
@@ -98,7 +103,9 @@ impl PeerTable {
             }
         }
         let rates = RatesConfig {
-            obligations_per_second: self.obligations_per_second.unwrap_or(rates.obligations_per_second),
+            obligations_per_second: self
+                .obligations_per_second
+                .unwrap_or(rates.obligations_per_second),
             obligations_burst: self.obligations_burst.unwrap_or(rates.obligations_burst),
             bytes_per_second: self.bytes_per_second.unwrap_or(rates.bytes_per_second),
         };

@@ -25,21 +25,21 @@ pub struct Sample<'a> {
     pub peers: &'a [(AgentId, HostPort)],
 }
 
-const HEAD: &str = r#"# Configuration of an abhyasa node.
+const HEAD: &str = r##"# Configuration of an abhyasa node.
 #
 # Lines that begin with "# " explain; lines that begin with "#" and no space are settings at
 # their defaults: delete the "#" to change one. Relative file names start at this directory.
 
 [node]
 # Who this node is: the identity in its certificate, a spiffe:// URI or a DNS name.
-id = "#;
+id = "##;
 
-const DATA_DIR: &str = r#"
+const DATA_DIR: &str = r##"
 # Directory of the store.
 #data_dir = "data"
-"#;
+"##;
 
-const KINDS_HEAD: &str = r#"
+const KINDS_HEAD: &str = r##"
 # How each kind is carried under custody, and who applies it.
 #
 # deadline_seconds: absolute from issue; at the deadline the obligation is escalated and the
@@ -53,15 +53,15 @@ const KINDS_HEAD: &str = r#"
 #   the decline and its reason for the principal to decide.
 # handler: who applies what we receive. "builtin" is the node itself: authorizations and weights.
 #   A service of yours that applies, declines or defers, with the obligation id as idempotency key:
-#     handler = { type = "webhook", url = "http://127.0.0.1:9000/obligations", timeout_ms = "#;
+#     handler = { type = "webhook", url = "http://127.0.0.1:9000/obligations", timeout_ms = "##;
 
-const KINDS_TAIL: &str = r#", query = true }
+const KINDS_TAIL: &str = r##", query = true }
 #   timeout_ms: a call that takes longer (1 to 300000) is in doubt. query: whether the service can
 #   be asked about an id to settle that; if not, it is surfaced for reconciliation.
 #   token_file: file with a bearer token to show to the service (https or this machine only).
-"#;
+"##;
 
-const PEERS_HEAD: &str = r#"
+const PEERS_HEAD: &str = r##"
 # Peers, one table each, at most 10000. An agent that is not listed may do nothing.
 #
 #   [[peers]]
@@ -76,7 +76,7 @@ const PEERS_HEAD: &str = r#"
 #                                            /abhyasa/obligations and /abhyasa/custody_ack
 #   obligation_endpoint = "https://…"        deliver to it by that HTTP binding, not by QUIC
 #   custody_ack_endpoint = "https://…"       where it takes later acks by HTTP
-"#;
+"##;
 
 impl Sample<'_> {
     /// The text of the file.
@@ -120,15 +120,18 @@ fn section<S: Section>(out: &mut String, set: &[(&str, Option<String>)]) {
         let _ = writeln!(out, "#{line}");
     }
     let _ = writeln!(out, "[{}]", S::NAME);
-    for key in S::KEYS {
+    for (at, key) in S::KEYS.iter().enumerate() {
+        if at > 0 {
+            out.push('\n');
+        }
         for line in key.doc {
             let _ = writeln!(out, "#{line}");
         }
-        let range = (key.range)();
-        if !range.is_empty() {
+        for range in (key.range)() {
             let _ = writeln!(out, "# Allowed: {range}.");
         }
-        let given = set.iter().find(|(name, _)| *name == key.name).and_then(|(_, value)| value.as_ref());
+        let given =
+            set.iter().find(|(name, _)| *name == key.name).and_then(|(_, value)| value.as_ref());
         let default = defaults.as_ref().ok().and_then(|table| table.get(key.name));
         let _ = match (given, default) {
             (Some(value), _) => writeln!(out, "{} = {value}", key.name),
@@ -143,7 +146,7 @@ fn kinds(out: &mut String) {
     for kind in &KINDS {
         let _ = write!(
             out,
-            "#[kinds.{}]\n#deadline_seconds = {}\n#max_retries = {}\n#backoff_base_ms = {}\n#backoff_cap_ms = {}\n#jitter_percent = {}\n#on_decline = \"apply\"\n#handler = {{ type = \"builtin\" }}\n",
+            "\n[kinds.{}]\n#deadline_seconds = {}\n#max_retries = {}\n#backoff_base_ms = {}\n#backoff_cap_ms = {}\n#jitter_percent = {}\n#on_decline = \"apply\"\n#handler = {{ type = \"builtin\" }}\n",
             quoted(kind.name),
             kind.deadline_seconds,
             kind.max_retries,

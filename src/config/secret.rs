@@ -79,13 +79,16 @@ pub fn read_secret(file: &Path) -> Result<Vec<u8>, SecretError> {
 pub fn read_token(file: &Path) -> Result<String, SecretError> {
     let text = String::from_utf8_lossy(&read_secret(file)?).trim().to_owned();
     let len = text.chars().count();
-    if !(TOKEN_LEN_MIN..=TOKEN_LEN_MAX).contains(&len) || !text.chars().all(|c| c.is_ascii_graphic()) {
+    if !(TOKEN_LEN_MIN..=TOKEN_LEN_MAX).contains(&len)
+        || !text.chars().all(|c| c.is_ascii_graphic())
+    {
         return Err(SecretError::BadToken { file: file.to_owned(), len });
     }
     Ok(text)
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
@@ -116,7 +119,10 @@ mod tests {
         for mode in [0o604, 0o602, 0o644, 0o666] {
             let (_dir, file) = secret("0123456789abcdef", mode);
             let error = read_secret(&file).unwrap_err().to_string();
-            assert!(error.contains(&format!("{mode:04o}")) && error.contains("chmod 600"), "{error}");
+            assert!(
+                error.contains(&format!("{mode:04o}")) && error.contains("chmod 600"),
+                "{error}"
+            );
         }
         let (_dir, file) = secret("0123456789abcdef", 0o640);
         assert!(read_secret(&file).is_ok(), "a group may read it: secrets mounts do that");

@@ -23,8 +23,13 @@ pub(crate) trait Section: Default + serde::Serialize {
 pub(crate) struct Key {
     pub(crate) name: &'static str,
     pub(crate) doc: &'static [&'static str],
-    /// Such as `1 to 60000`; empty when any value of the type will do.
-    pub(crate) range: fn() -> String,
+    /// None, when any value of the type will do, or one such as `1 to 60000`.
+    pub(crate) range: fn() -> Vec<String>,
+}
+
+/// A range in words.
+pub(crate) fn words<T: std::fmt::Debug>(min: T, max: T) -> String {
+    format!("{min:?} to {max:?}")
 }
 
 /// `section! { /// About. NAME "name" { /// Doc. field: Type = default, min => max; } }`
@@ -66,12 +71,7 @@ macro_rules! section {
                 $crate::config::section::Key {
                     name: stringify!($key),
                     doc: &[$($doc),+],
-                    range: || {
-                        #[allow(unused_mut, unused_assignments)]
-                        let mut range = String::new();
-                        $(range = format!("{:?} to {:?}", $min, $max);)?
-                        range
-                    },
+                    range: || vec![$($crate::config::section::words::<$type>($min, $max))?],
                 },
             )+];
 
@@ -81,7 +81,10 @@ macro_rules! section {
                         return Err($crate::config::error::Fault::new(
                             [stringify!($key)],
                             format!("{} is {:?}", stringify!($key), self.$key),
-                            format!("use a value from {:?} to {:?}", $min, $max),
+                            format!(
+                                "use a value from {}",
+                                $crate::config::section::words::<$type>($min, $max)
+                            ),
                         ));
                     }
                 )?)+

@@ -72,10 +72,14 @@ impl DevCa {
     /// # Errors
     /// [`CaError::Make`] when the crypto provider fails.
     pub fn generate() -> Result<Self, CaError> {
-        let mut params = params("abhyasa development CA", valid_days(CA_DAYS));
+        let key = KeyPair::generate_for(&PKCS_ED25519)?;
+        // Each CA has a name of its own, so that a certificate of another one is reported as of an
+        // unknown issuer and not as a bad signature.
+        let mark: String =
+            key.public_key_raw().iter().take(6).map(|b| format!("{b:02x}")).collect();
+        let mut params = params(&format!("abhyasa development CA {mark}"), valid_days(CA_DAYS));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = KeyPair::generate_for(&PKCS_ED25519)?;
         let cert = params.self_signed(&key)?;
         Ok(Self { cert_pem: cert.pem(), cert: cert.into(), issuer: Issuer::new(params, key) })
     }
@@ -83,12 +87,16 @@ impl DevCa {
     /// A CA that was written to disk before.
     ///
     /// # Errors
-    /// [`CaError::Load`] if either text is no PEM of a certificate or key.
+    /// [`CaError::Load`] if either text is no PEM of a certificate or key, or they are no pair.
     pub fn from_pem(cert_pem: &str, key_pem: &str) -> Result<Self, CaError> {
-        let key = KeyPair::from_pem(key_pem).map_err(|e| CaError::Load(e.to_string()))?;
-        let cert = CertificateDer::from_pem_slice(cert_pem.as_bytes())
-            .map_err(|e| CaError::Load(e.to_string()))?;
-        let issuer = Issuer::from_ca_cert_der(&cert, key).map_err(|e| CaError::Load(e.to_string()))?;
+        let refused = |error: &dyn std::fmt::Display| CaError::Load(error.to_string());
+        let key = KeyPair::from_pem(key_pem).map_err(|e| refused(&e))?;
+        let cert = CertificateDer::from_pem_slice(cert_pem.as_bytes()).map_err(|e| refused(&e))?;
+        let (_, parsed) = x509_parser::parse_x509_certificate(&cert).map_err(|e| refused(&e))?;
+        if parsed.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
+            return Err(refused(&"the key is of another certificate"));
+        }
+        let issuer = Issuer::from_ca_cert_der(&cert, key).map_err(|e| refused(&e))?;
         Ok(Self { cert, cert_pem: cert_pem.to_owned(), issuer })
     }
 
@@ -117,7 +125,8 @@ impl DevCa {
     /// [`CaError::Id`] if a peer would not read `id` back from it.
     pub fn issue(&self, id: &AgentId, valid: Range<u64>) -> Result<Issued, CaError> {
         let text = id.as_str().try_into()?;
-        let name = if id.as_str().contains("://") { SanType::URI(text) } else { SanType::DnsName(text) };
+        let name =
+            if id.as_str().contains("://") { SanType::URI(text) } else { SanType::DnsName(text) };
         let issued = self.issue_for(vec![name], valid)?;
         expect_identity(&issued.cert, id)
             .map_err(|source| CaError::Id { id: id.clone(), source })?;
@@ -147,7 +156,8 @@ impl DevCa {
 }
 
 fn params(common_name: &str, valid: Range<u64>) -> CertificateParams {
-    let at = |seconds: u64| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds.min(LAST_SECOND));
+    let at =
+        |seconds: u64| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds.min(LAST_SECOND));
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
@@ -182,5 +192,7 @@ mod tests {
         let ca = DevCa::generate().unwrap();
         assert!(matches!(DevCa::from_pem("", &ca.key_pem()), Err(CaError::Load(_))));
         assert!(matches!(DevCa::from_pem(ca.cert_pem(), "no key"), Err(CaError::Load(_))));
+        let other = DevCa::generate().unwrap().key_pem();
+        assert!(matches!(DevCa::from_pem(ca.cert_pem(), &other), Err(CaError::Load(_))));
     }
 }

@@ -23,12 +23,15 @@ impl Custodian {
         let index = self.peer_of(peer);
         self.sessions.insert(session, Session {
             peer: index,
-            window: window.clamp(1, settings.in_flight_max),
+            window: window.min(settings.in_flight_max),
             next_ref: 0,
             in_flight: Default::default(),
             in_flight_bytes: 0,
             ended: Default::default(),
         });
+        if window == 0 {
+            return Ok(()); // receive only: a peer that calls us and cannot be called
+        }
         if let Some(peer) = self.peers.get_mut(index as usize) {
             peer.sessions.push(session);
             peer.sweep = Some(0);
@@ -171,6 +174,11 @@ impl Custodian {
             }
         }
         count
+    }
+
+    /// Offers of all sessions that await an ack.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.sessions.values().map(|session| session.in_flight.len()).sum()
     }
 
     /// The peer of a session.

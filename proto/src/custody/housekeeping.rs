@@ -69,6 +69,10 @@ impl Counters {
         self.reconcile
     }
 
+    pub(super) const fn last_time(&self) -> Time {
+        self.last_time
+    }
+
     pub(super) const fn next_prune(&self) -> Option<Time> {
         self.prune_at
     }
@@ -86,7 +90,7 @@ impl Counters {
             self.next_log += 1;
             ctx.put(Table::LedgerExpiry, pair_key(bucket, self.next_log), encode_keys(0, &keys));
         }
-        if ctx.step.needs_commit() {
+        if ctx.step.needs_sync() {
             self.last_time = self.last_time.max(ctx.now);
             ctx.put(Table::Meta, Bytes::from_static(COUNTERS_KEY), self.encode());
             self.prune_at.get_or_insert(ctx.now.after_ms(PRUNE_EVERY_MS));

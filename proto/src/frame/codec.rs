@@ -70,12 +70,16 @@ impl Frame {
                 to.uint(2).uint(limits.datagram_len_max);
                 if !features.is_empty() {
                     to.uint(4);
-                    write_list(to, features, |to, feature| { to.text(feature); });
+                    write_list(to, features, |to, feature| {
+                        to.text(feature);
+                    });
                 }
             }
             Self::Offers { first_ref, items } => {
                 to.map(3).uint(0).uint(OFFERS).uint(1).uint(*first_ref).uint(2);
-                write_list(to, items, |to, item| { to.bytes(item); });
+                write_list(to, items, |to, item| {
+                    to.bytes(item);
+                });
             }
             Self::AckRuns(runs) => {
                 to.map(2).uint(0).uint(ACK_RUNS).uint(1);
@@ -112,7 +116,9 @@ impl Frame {
             }
             Self::BestEffort { items } => {
                 to.map(2).uint(0).uint(BEST_EFFORT).uint(1);
-                write_list(to, items, |to, item| { to.bytes(item); });
+                write_list(to, items, |to, item| {
+                    to.bytes(item);
+                });
             }
         }
     }

@@ -35,7 +35,7 @@ pub(super) fn superseded(
     })
 }
 
-/// Applies the change. The caller has asked the ledger and the guard, and records the id in the
+/// Applies the change, behind the next sync when it came without custody. The caller has asked the ledger and the guard, and records the id in the
 /// same step.
 pub(super) fn apply(
     ctx: &mut Ctx<'_>,
@@ -43,6 +43,7 @@ pub(super) fn apply(
     principal: &AgentId,
     obligation: &Obligation,
     judged: &Judgement,
+    custody: bool,
 ) -> Result<(), ReadError> {
     let before = cell(ctx, principal, judged)?;
     let latest = before.as_ref().and_then(|cell| cell.sequence);
@@ -63,6 +64,11 @@ pub(super) fn apply(
         num: 0,
         at: ctx.now,
     };
-    ctx.put(Table::Cell, cell_key(Role::Receiver, principal, &judged.key), cell.encode());
+    let at = cell_key(Role::Receiver, principal, &judged.key);
+    if custody {
+        ctx.put(Table::Cell, at, cell.encode());
+    } else {
+        ctx.put_behind(Table::Cell, at, cell.encode());
+    }
     Ok(())
 }

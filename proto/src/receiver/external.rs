@@ -131,7 +131,7 @@ impl Receiver {
                 && let Ok(judged) = registry.judge(&obligation)
                 && !apply::superseded(ctx, &rules.principal, &obligation, &judged)?
             {
-                apply::apply(ctx, settings, &rules.principal, &obligation, &judged)?;
+                apply::apply(ctx, settings, &rules.principal, &obligation, &judged, true)?;
             }
             record(ctx, settings, issuer, &obligation, status, reason.clone());
             ctx.remove(Table::Intent, key);

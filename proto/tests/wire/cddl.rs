@@ -41,7 +41,8 @@ fn changed(value: &Value) -> Vec<Value> {
     match value {
         Value::Map(members) => {
             let mut all = Vec::new();
-            let unknown = members.iter().all(|(key, _)| key.is_integer()).then(|| (99.into(), 0.into()));
+            let unknown =
+                members.iter().all(|(key, _)| key.is_integer()).then(|| (99.into(), 0.into()));
             all.extend(unknown.map(|one| Value::Map([members.clone(), vec![one]].concat())));
             for i in 0..members.len() {
                 let mut fewer = members.clone();
@@ -67,7 +68,7 @@ fn changed(value: &Value) -> Vec<Value> {
             all
         }
         Value::Integer(_) => vec![Value::Text("1".into()), (-1).into(), 2.5.into(), Value::Null],
-        _ => vec![1_000_000_000_000_000u64.into(), Value::Bytes(vec![0xa0]), vec![].into()],
+        _ => vec![1_000_000_000_000_000u64.into(), Value::Bytes(vec![0xa0]), Value::Array(vec![])],
     }
 }
 
@@ -130,7 +131,13 @@ fn wr1_schema_and_decoder_have_the_same_limits() {
     for (rule, of, path, within, beyond) in [
         ("obligation", &obligation, &[0][..], text(ID_LEN_MAX), text(ID_LEN_MAX + 1)),
         ("obligation", &obligation, &[1], text(1), text(0)),
-        ("obligation", &obligation, &[4], DEADLINE_SECONDS_MAX.into(), (DEADLINE_SECONDS_MAX + 1).into()),
+        (
+            "obligation",
+            &obligation,
+            &[4],
+            DEADLINE_SECONDS_MAX.into(),
+            (DEADLINE_SECONDS_MAX + 1).into(),
+        ),
         ("obligation", &obligation, &[4], 1.into(), 0.into()),
         ("obligation", &obligation, &[5], RETRIES_MAX.into(), (RETRIES_MAX + 1).into()),
         ("obligation", &obligation, &[6], time_max.into(), (time_max + 1).into()),

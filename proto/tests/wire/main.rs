@@ -38,5 +38,8 @@ pub fn recode(rule: &str, bytes: &Bytes) -> Result<Bytes, CborError> {
 
 pub fn hex(text: &str) -> Vec<u8> {
     let digits: String = text.split_whitespace().collect();
-    (0..digits.len()).step_by(2).map(|i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap()).collect()
+    (0..digits.len())
+        .step_by(2)
+        .map(|i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap())
+        .collect()
 }

@@ -67,7 +67,13 @@ pub fn oauth_revoke() -> Obligation {
 }
 
 pub fn ack(name: &str, status: AckStatus, seconds: u64, reason: Option<Reason>) -> CustodyAck {
-    CustodyAck { obligation_id: id(name), target: agent(TARGET), status, acked_at: at(seconds), reason }
+    CustodyAck {
+        obligation_id: id(name),
+        target: agent(TARGET),
+        status,
+        acked_at: at(seconds),
+        reason,
+    }
 }
 
 fn run(status: AckStatus, seconds: u64, reason: Option<Reason>, refs: &[(u64, u64)]) -> Frame {
@@ -132,15 +138,62 @@ pub fn all() -> Vec<Sample> {
 fn documents() -> Vec<Sample> {
     let o = "obligation";
     vec![
-        Sample("ac1-consent-revoke", o, "AC-1: a consent revocation is admissible; its sequence orders the scope (SG-1, SG-2).", consent_revoke().encode()),
-        Sample("ac1-phala-corrective", o, "AC-1: a corrective belief update is admissible; the delta is a float, -0.25 in half precision.", phala_corrective().encode()),
-        Sample("ac1-oauth-revoke", o, "AC-1: a token revocation is admissible; payload keys sort by length, then by bytes.", oauth_revoke().encode()),
-        Sample("obligation-every-value", o, "WR-1: every type of value a payload may hold, at its edges.", every_value().encode()),
-        Sample("ab4-safe-action-fail-closed", "safe-action", "AB-4: at the deadline the scope is withheld on the principal's side.", fail_closed().encode()),
-        Sample("ab4-safe-action-down-weight", "safe-action", "AB-4: at the deadline the weight is lowered, by 1e-9 units.", down_weight().encode()),
-        Sample("custody-ack-applied", "custody-ack", "A custody ack attests application.", ack("consent-0001", AckStatus::Applied, 1, None).encode()),
-        Sample("dc1-custody-ack-declined", "custody-ack", "DC-1: a decline ends delivery with a reason, and is no apply.", ack("consent-0001", AckStatus::Declined, 1, Some(Reason::new("scope is not ours"))).encode()),
-        Sample("df1-custody-ack-deferred", "custody-ack", "DF-1: received and not yet applied; extends nothing.", ack("consent-0001", AckStatus::Deferred, 1, Some(Reason::new("waiting for a human"))).encode()),
+        Sample(
+            "ac1-consent-revoke",
+            o,
+            "AC-1: a consent revocation is admissible; its sequence orders the scope (SG-1, SG-2).",
+            consent_revoke().encode(),
+        ),
+        Sample(
+            "ac1-phala-corrective",
+            o,
+            "AC-1: a corrective belief update is admissible; the delta is a float, -0.25 in half precision.",
+            phala_corrective().encode(),
+        ),
+        Sample(
+            "ac1-oauth-revoke",
+            o,
+            "AC-1: a token revocation is admissible; payload keys sort by length, then by bytes.",
+            oauth_revoke().encode(),
+        ),
+        Sample(
+            "obligation-every-value",
+            o,
+            "WR-1: every type of value a payload may hold, at its edges.",
+            every_value().encode(),
+        ),
+        Sample(
+            "ab4-safe-action-fail-closed",
+            "safe-action",
+            "AB-4: at the deadline the scope is withheld on the principal's side.",
+            fail_closed().encode(),
+        ),
+        Sample(
+            "ab4-safe-action-down-weight",
+            "safe-action",
+            "AB-4: at the deadline the weight is lowered; the magnitude counts 1e-9 units.",
+            down_weight().encode(),
+        ),
+        Sample(
+            "custody-ack-applied",
+            "custody-ack",
+            "A custody ack attests application.",
+            ack("consent-0001", AckStatus::Applied, 1, None).encode(),
+        ),
+        Sample(
+            "dc1-custody-ack-declined",
+            "custody-ack",
+            "DC-1: a decline ends delivery with a reason, and is no apply.",
+            ack("consent-0001", AckStatus::Declined, 1, Some(Reason::new("scope is not ours")))
+                .encode(),
+        ),
+        Sample(
+            "df1-custody-ack-deferred",
+            "custody-ack",
+            "DF-1: received and not yet applied; extends nothing.",
+            ack("consent-0001", AckStatus::Deferred, 1, Some(Reason::new("waiting for a human")))
+                .encode(),
+        ),
     ]
 }
 
@@ -148,19 +201,64 @@ fn outcomes() -> Vec<Sample> {
     use AckStatus::{Applied, Declined, Deferred};
     let f = "frame";
     let mixed = Frame::AckRuns(vec![
-        AckRun { status: Applied, acked_at: at(2), reason: None, refs: ranges(&[(0, 1000), (1001, 3)]) },
-        AckRun { status: Deferred, acked_at: at(3), reason: Some(Reason::new("busy")), refs: ranges(&[(1000, 1)]) },
+        AckRun {
+            status: Applied,
+            acked_at: at(2),
+            reason: None,
+            refs: ranges(&[(0, 1000), (1001, 3)]),
+        },
+        AckRun {
+            status: Deferred,
+            acked_at: at(3),
+            reason: Some(Reason::new("busy")),
+            refs: ranges(&[(1000, 1)]),
+        },
     ]);
     let reacked = Frame::Acks(vec![ack("consent-0001", Applied, 1, None)]);
     let late = Frame::Acks(vec![ack("consent-0001", Applied, 7200, None)]);
     vec![
-        Sample("ack-runs-mixed", f, "Ranges of references: a thousand offers in a few bytes, apart from one that was deferred.", mixed.encode()),
-        Sample("ab3-duplicate-ack", f, "AB-3: a redelivery is acknowledged applied with the time of the first application.", reacked.encode()),
-        Sample("ab3-id-conflict-declined", f, "AB-3: an id that comes back with other content is no duplicate.", run(Declined, 4, Some(Reason::ID_CONFLICT), &[(12, 1)]).encode()),
-        Sample("dl1-expired-declined", f, "DL-1: past the deadline nothing is applied.", run(Declined, 3601, Some(Reason::EXPIRED), &[(9, 1)]).encode()),
-        Sample("sg2-superseded-declined", f, "SG-2: a lower sequence of the same governed key applies nothing.", run(Declined, 5, Some(Reason::SUPERSEDED), &[(10, 1), (12, 2)]).encode()),
-        Sample("df1-deferred", f, "DF-1: custody goes on with the old deadline.", run(Deferred, 6, None, &[(u64::MAX, 1)]).encode()),
-        Sample("ts1-late-applied", f, "TS-1: applied, told after the deadline; logged for reconciliation, reopens nothing.", late.encode()),
+        Sample(
+            "ack-runs-mixed",
+            f,
+            "Ranges of references: a thousand offers in a few bytes, apart from one that was deferred.",
+            mixed.encode(),
+        ),
+        Sample(
+            "ab3-duplicate-ack",
+            f,
+            "AB-3: a redelivery is acknowledged applied with the time of the first application.",
+            reacked.encode(),
+        ),
+        Sample(
+            "ab3-id-conflict-declined",
+            f,
+            "AB-3: an id that comes back with other content is no duplicate.",
+            run(Declined, 4, Some(Reason::ID_CONFLICT), &[(12, 1)]).encode(),
+        ),
+        Sample(
+            "dl1-expired-declined",
+            f,
+            "DL-1: past the deadline nothing is applied.",
+            run(Declined, 3601, Some(Reason::EXPIRED), &[(9, 1)]).encode(),
+        ),
+        Sample(
+            "sg2-superseded-declined",
+            f,
+            "SG-2: a lower sequence of the same governed key applies nothing.",
+            run(Declined, 5, Some(Reason::SUPERSEDED), &[(10, 1), (12, 2)]).encode(),
+        ),
+        Sample(
+            "df1-deferred",
+            f,
+            "DF-1: custody goes on with the old deadline.",
+            run(Deferred, 6, None, &[(u64::MAX, 1)]).encode(),
+        ),
+        Sample(
+            "ts1-late-applied",
+            f,
+            "TS-1: applied, told after the deadline; logged for reconciliation, reopens nothing.",
+            late.encode(),
+        ),
     ]
 }
 
@@ -174,29 +272,107 @@ fn exchanges() -> Vec<Sample> {
     };
     let hello = |features: &[&str]| {
         let features = features.iter().map(|&f| f.to_owned()).collect();
-        Frame::Hello { version: VERSION, agent: agent("spiffe://example.org/agent/a"), limits, features }.encode()
+        Frame::Hello {
+            version: VERSION,
+            agent: agent("spiffe://example.org/agent/a"),
+            limits,
+            features,
+        }
+        .encode()
     };
-    let offers = Frame::Offers { first_ref: 4095, items: vec![consent_revoke().encode(), phala_corrective().encode()] };
-    let grant = obligation("consent-0002", "anumati.consent", &json!({"decision": "grant", "scope": "calendar.read"}));
+    let offers = Frame::Offers {
+        first_ref: 4095,
+        items: vec![consent_revoke().encode(), phala_corrective().encode()],
+    };
+    let grant = obligation(
+        "consent-0002",
+        "anumati.consent",
+        &json!({"decision": "grant", "scope": "calendar.read"}),
+    );
     let query = Frame::Query { query_ref: 3, ids: vec![id("consent-0001"), id("belief-0001")] };
-    let answer = Frame::Answer { query_ref: 3, acks: vec![ack("consent-0001", AckStatus::Applied, 1, None)], unknown: vec![id("belief-0001")] };
-    let unread = Frame::Refuse { refs: vec![], code: Malformed, retry_after_ms: 0, text: Reason::default() };
+    let answer = Frame::Answer {
+        query_ref: 3,
+        acks: vec![ack("consent-0001", AckStatus::Applied, 1, None)],
+        unknown: vec![id("belief-0001")],
+    };
+    let unread =
+        Frame::Refuse { refs: vec![], code: Malformed, retry_after_ms: 0, text: Reason::default() };
     vec![
         Sample("hello", f, "The first frame each way.", hello(&[])),
-        Sample("hello-features", f, "Features are left out when there are none.", hello(&["cose-sign1"])),
-        Sample("ab1-offers", f, "AB-1: obligations under custody, each an embedded item; references 4095 and 4096.", offers.encode()),
-        Sample("ac1-grant-best-effort", f, "AC-1: a grant is not admissible and travels without custody.", Frame::BestEffort { items: vec![grant.encode()] }.encode()),
-        Sample("ab2-query-after-restart", f, "AB-2: a custodian that was down asks for the outcomes it missed.", query.encode()),
-        Sample("ab2-answer", f, "AB-2: the ledger answers by id, and names the ids it does not hold.", answer.encode()),
+        Sample(
+            "hello-features",
+            f,
+            "Features are left out when there are none.",
+            hello(&["cose-sign1"]),
+        ),
+        Sample(
+            "ab1-offers",
+            f,
+            "AB-1: obligations under custody, each an embedded item; references 4095 and 4096.",
+            offers.encode(),
+        ),
+        Sample(
+            "ac1-grant-best-effort",
+            f,
+            "AC-1: a grant is not admissible and travels without custody.",
+            Frame::BestEffort { items: vec![grant.encode()] }.encode(),
+        ),
+        Sample(
+            "ab2-query-after-restart",
+            f,
+            "AB-2: a custodian that was down asks for the outcomes it missed.",
+            query.encode(),
+        ),
+        Sample(
+            "ab2-answer",
+            f,
+            "AB-2: the ledger answers by id, and names the ids it does not hold.",
+            answer.encode(),
+        ),
         Sample("probe", f, "Quiet or dead?", Frame::Probe { nonce: 1, id: None }.encode()),
-        Sample("probe-with-id", f, "Quiet or dead, ledger read included?", Frame::Probe { nonce: 2, id: Some(id("consent-0001")) }.encode()),
+        Sample(
+            "probe-with-id",
+            f,
+            "Quiet or dead, ledger read included?",
+            Frame::Probe { nonce: 2, id: Some(id("consent-0001")) }.encode(),
+        ),
         Sample("probe-reply", f, "Quiet.", Frame::ProbeReply { nonce: 2, at: at(8) }.encode()),
-        Sample("bd1-refuse-overloaded", f, "BD-1: a full queue is an answer, before any fsync.", refuse(Overloaded, 250, "queue of 100000 is full")),
-        Sample("refuse-unauthorized", f, "The sender may not issue this kind.", refuse(Unauthorized, 0, "oauth.token is not granted to you")),
-        Sample("ac1-refuse-unsupported", f, "AC-1: a kind without a polarity rule is not admissible.", refuse(Unsupported, 0, "no rule for this kind")),
-        Sample("wr1-refuse-malformed", f, "WR-1: bytes that are no obligation.", refuse(Malformed, 0, "a tag is not deterministic CBOR")),
-        Sample("wr1-refuse-unreadable", f, "WR-1: a frame that could not be read so far as its references.", unread.encode()),
-        Sample("refuse-wrong-target", f, "The obligation is for another agent.", refuse(WrongTarget, 0, "we are agent-c")),
+        Sample(
+            "bd1-refuse-overloaded",
+            f,
+            "BD-1: a full queue is an answer, before any fsync.",
+            refuse(Overloaded, 250, "queue of 100000 is full"),
+        ),
+        Sample(
+            "refuse-unauthorized",
+            f,
+            "The sender may not issue this kind.",
+            refuse(Unauthorized, 0, "oauth.token is not granted to you"),
+        ),
+        Sample(
+            "ac1-refuse-unsupported",
+            f,
+            "AC-1: a kind without a polarity rule is not admissible.",
+            refuse(Unsupported, 0, "no rule for this kind"),
+        ),
+        Sample(
+            "wr1-refuse-malformed",
+            f,
+            "WR-1: bytes that are no obligation.",
+            refuse(Malformed, 0, "a tag is not deterministic CBOR"),
+        ),
+        Sample(
+            "wr1-refuse-unreadable",
+            f,
+            "WR-1: a frame that could not be read so far as its references.",
+            unread.encode(),
+        ),
+        Sample(
+            "refuse-wrong-target",
+            f,
+            "The obligation is for another agent.",
+            refuse(WrongTarget, 0, "we are agent-c"),
+        ),
         Sample("refuse-stopping", f, "The node is shutting down.", refuse(Stopping, 5000, "")),
     ]
 }

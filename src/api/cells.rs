@@ -1,0 +1,402 @@
+//! Governed state: what an agent asks before it acts.
+
+use super::App;
+use super::error::{ApiError, ErrorBody};
+use super::extract::{Page, Params, Pick, after_key, bad_cursor, page_len, walk};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use proto::id::{AgentId, GovernedKey};
+use proto::record::{Cell, CellValue, Role, cell_key, role_prefix, split_cell_key};
+use proto::store::{Read, ReadError, Table};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RoleView {
+    /// What this node, as principal, lets the agent do.
+    Principal,
+    /// What the agent, as principal, lets this node do.
+    Receiver,
+}
+
+impl From<RoleView> for Role {
+    fn from(role: RoleView) -> Self {
+        match role {
+            RoleView::Principal => Self::Principal,
+            RoleView::Receiver => Self::Receiver,
+        }
+    }
+}
+
+impl From<Role> for RoleView {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Principal => Self::Principal,
+            Role::Receiver => Self::Receiver,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct CellParams {
+    /// Only of this agent.
+    agent: Option<String>,
+    /// Only of this role; both by default.
+    #[param(inline)]
+    role: Option<RoleView>,
+    /// Items wanted, at most 1000; 100 by default.
+    limit: Option<usize>,
+    /// The `next` of the page before.
+    after: Option<String>,
+}
+
+/// One authorization.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AuthorizationView {
+    /// Whose state it is.
+    role: RoleView,
+    /// The other agent: the one that is let do, or that lets us do.
+    agent: String,
+    /// What is authorized.
+    scope: String,
+    /// Whether it is, now.
+    allowed: bool,
+    #[serde(flatten)]
+    origin: Origin,
+}
+
+/// One weight.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WeightView {
+    /// Whose state it is.
+    role: RoleView,
+    /// The other agent.
+    agent: String,
+    /// What is weighed.
+    weight_key: String,
+    /// The weight, inside the bounds of the configuration.
+    weight: f64,
+    #[serde(flatten)]
+    origin: Origin,
+}
+
+/// Where a state comes from.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Origin {
+    /// Sequence of the obligation that set it.
+    sequence: Option<u64>,
+    /// That obligation.
+    obligation_id: String,
+    /// When it was set, RFC 3339.
+    at: String,
+}
+
+impl From<&Cell> for Origin {
+    fn from(cell: &Cell) -> Self {
+        Self {
+            sequence: cell.sequence,
+            obligation_id: cell.obligation_id.to_string(),
+            at: cell.at.to_rfc3339(),
+        }
+    }
+}
+
+/// Authorizations, granted and withheld.
+#[utoipa::path(
+    get,
+    path = "/v1/authorizations",
+    tag = "state",
+    params(CellParams),
+    responses((status = 200, description = "a page", body = Page<AuthorizationView>), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn authorizations(
+    State(app): State<App>,
+    Params(params): Params<CellParams>,
+) -> Result<Json<Page<AuthorizationView>>, ApiError> {
+    list(app.node.store(), &params, |role, agent, key, cell| match cell.value {
+        CellValue::Authorization { granted } => Some(AuthorizationView {
+            role: role.into(),
+            agent: agent.into(),
+            scope: key.into(),
+            allowed: granted,
+            origin: cell.into(),
+        }),
+        CellValue::Weight(_) => None,
+    })
+    .map(Json)
+}
+
+/// Weights that an obligation or a fail-safe has moved. The others stand at weights.initial.
+#[utoipa::path(
+    get,
+    path = "/v1/weights",
+    tag = "state",
+    params(CellParams),
+    responses((status = 200, description = "a page", body = Page<WeightView>), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn weights(
+    State(app): State<App>,
+    Params(params): Params<CellParams>,
+) -> Result<Json<Page<WeightView>>, ApiError> {
+    list(app.node.store(), &params, |role, agent, key, cell| match cell.value {
+        CellValue::Weight(weight) => Some(WeightView {
+            role: role.into(),
+            agent: agent.into(),
+            weight_key: key.into(),
+            weight: weight.to_f64(),
+            origin: cell.into(),
+        }),
+        CellValue::Authorization { .. } => None,
+    })
+    .map(Json)
+}
+
+/// A page of the cells that `view` wants, in the order of their keys.
+fn list<T>(
+    store: &dyn Read,
+    params: &CellParams,
+    view: impl Fn(Role, AgentId, GovernedKey, &Cell) -> Option<T>,
+) -> Result<Page<T>, ApiError> {
+    let agent = params.agent.as_deref().map(AgentId::new).transpose()?;
+    let wanted: Option<Role> = params.role.map(Into::into);
+    let after = params.after.as_deref().map(unhex).transpose()?;
+    let limit = page_len(params.limit);
+    let mut items = Vec::new();
+    let roles = [Role::Principal, Role::Receiver];
+    for role in roles.into_iter().filter(|role| wanted.is_none_or(|wanted| wanted == *role)) {
+        let mut prefix = format!("{}\0", role_prefix(role)).into_bytes();
+        if let Some(agent) = &agent {
+            prefix.extend_from_slice(agent.as_str().as_bytes());
+            prefix.push(0);
+        }
+        let from = after.as_deref().map_or_else(|| prefix.clone(), |after| after_key(after).max(prefix.clone()));
+        let (found, last) = walk(store, Table::Cell, from, limit - items.len(), |key, value| {
+            if !key.starts_with(&prefix) {
+                return Ok(Pick::End);
+            }
+            let (role, agent, governed) =
+                split_cell_key(key).ok_or_else(|| ReadError::damaged(Table::Cell, "key"))?;
+            let cell = decode(value)?;
+            Ok(view(role, agent, governed, &cell).map_or(Pick::Skip, Pick::Keep))
+        })?;
+        items.extend(found);
+        if let Some(key) = last {
+            return Ok(Page { items, next: Some(hex(&key)) });
+        }
+    }
+    Ok(Page { items, next: None })
+}
+
+fn decode(value: &[u8]) -> Result<Cell, ReadError> {
+    Cell::decode(value).map_err(|error| ReadError::damaged(Table::Cell, error))
+}
+
+/// A cursor that is a key.
+fn hex(key: &Bytes) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Result<Vec<u8>, ApiError> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
+    bytes.ok_or_else(|| bad_cursor(text))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct CheckParams {
+    /// The other agent.
+    agent: String,
+    /// What is to be done.
+    scope: String,
+    /// `receiver` (default): may this node do it for `agent`, the principal? `principal`: does this
+    /// node let `agent` do it?
+    #[param(inline)]
+    role: Option<RoleView>,
+}
+
+/// Answer to a check.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CheckView {
+    /// Whether to go ahead. Anything but `true` means no.
+    allowed: bool,
+    /// `granted`, `withheld`, `unknown` (never authorized), `not_an_authorization`, or, beside an
+    /// error status, its code.
+    #[schema(example = "granted")]
+    why: &'static str,
+    /// Sequence of the obligation that decided it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence: Option<u64>,
+    /// That obligation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    obligation_id: Option<String>,
+    /// When it was decided, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<String>,
+}
+
+impl CheckView {
+    const fn no(why: &'static str) -> Self {
+        Self { allowed: false, why, sequence: None, obligation_id: None, at: None }
+    }
+}
+
+/// Whether to go ahead: what an agent asks before it acts.
+///
+/// Fails closed: what was never authorized is not allowed, and neither is anything while the store
+/// cannot be read. Every answer but that of a missing token carries `allowed`.
+#[utoipa::path(
+    get,
+    path = "/v1/authorizations/check",
+    tag = "state",
+    params(CheckParams),
+    responses(
+        (status = 200, description = "known", body = CheckView),
+        (status = 400, description = "no such question; not allowed", body = CheckView),
+        (status = 503, description = "the node cannot know; not allowed", body = CheckView),
+    )
+)]
+pub(crate) async fn check(State(app): State<App>, params: Result<Params<CheckParams>, ApiError>) -> Response {
+    let answer = params.and_then(|Params(params)| check_cell(app.node.store(), &params));
+    match answer {
+        Ok(view) => Json(view).into_response(),
+        Err(error) if error.status() == StatusCode::SERVICE_UNAVAILABLE => {
+            (StatusCode::SERVICE_UNAVAILABLE, Json(CheckView::no("store"))).into_response()
+        }
+        Err(error) => {
+            let body = serde_json::json!({ "allowed": false, "why": "malformed", "error": { "code": "malformed", "message": error.message() } });
+            (error.status(), Json(body)).into_response()
+        }
+    }
+}
+
+fn check_cell(store: &dyn Read, params: &CheckParams) -> Result<CheckView, ApiError> {
+    let role = params.role.unwrap_or(RoleView::Receiver).into();
+    let (agent, scope) = (AgentId::new(&params.agent)?, GovernedKey::new(&params.scope)?);
+    let Some(bytes) = store.get(Table::Cell, &cell_key(role, &agent, &scope))? else {
+        return Ok(CheckView::no("unknown"));
+    };
+    let cell = decode(&bytes)?;
+    let CellValue::Authorization { granted } = cell.value else {
+        return Ok(CheckView::no("not_an_authorization"));
+    };
+    Ok(CheckView {
+        allowed: granted,
+        why: if granted { "granted" } else { "withheld" },
+        sequence: cell.sequence,
+        obligation_id: Some(cell.obligation_id.to_string()),
+        at: Some(cell.at.to_rfc3339()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::id::ObligationId;
+    use proto::time::Time;
+    use proto::weight::Weight;
+    use std::collections::BTreeMap;
+
+    #[derive(Default)]
+    struct Cells(Option<BTreeMap<Bytes, Bytes>>);
+
+    impl Read for Cells {
+        fn get(&self, _: Table, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+            let cells = self.0.as_ref().ok_or_else(|| ReadError("disk gone".into()))?;
+            Ok(cells.get(key).cloned())
+        }
+        fn scan(&self, _: Table, from: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+            let cells = self.0.as_ref().ok_or_else(|| ReadError("disk gone".into()))?;
+            let from = Bytes::copy_from_slice(from);
+            Ok(cells.range(from..).take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
+        }
+        fn last(&self, _: Table) -> Result<Option<(Bytes, Bytes)>, ReadError> {
+            Ok(None)
+        }
+    }
+
+    fn cells() -> Cells {
+        let mut cells = BTreeMap::new();
+        let mut put = |role, agent: &str, key: &str, value| {
+            let (agent, key) = (AgentId::new(agent).unwrap(), GovernedKey::new(key).unwrap());
+            let cell = Cell {
+                value,
+                sequence: Some(3),
+                obligation_id: ObligationId::new("ob").unwrap(),
+                num: 0,
+                at: Time::from_ms(1),
+            };
+            cells.insert(cell_key(role, &agent, &key), cell.encode());
+        };
+        let granted = |granted| CellValue::Authorization { granted };
+        for n in 0..50 {
+            put(Role::Principal, "a", &format!("scope-{n:02}"), granted(n % 2 == 0));
+        }
+        put(Role::Principal, "ab", "scope-00", granted(true));
+        put(Role::Receiver, "a", "scope-00", granted(false));
+        put(Role::Receiver, "a", "scope-01", granted(true));
+        put(Role::Receiver, "a", "routing.x", CellValue::Weight(Weight::from_f64(0.25).unwrap()));
+        Cells(Some(cells))
+    }
+
+    fn page(store: &dyn Read, query: &str) -> Page<AuthorizationView> {
+        let uri = format!("/?{query}").parse().unwrap();
+        let axum::extract::Query(params) = axum::extract::Query::try_from_uri(&uri).unwrap();
+        list(store, &params, |role, agent, key, cell| match cell.value {
+            CellValue::Authorization { granted } => Some(AuthorizationView {
+                role: role.into(),
+                agent: agent.into(),
+                scope: key.into(),
+                allowed: granted,
+                origin: cell.into(),
+            }),
+            CellValue::Weight(_) => None,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn pages_add_up_to_the_whole() {
+        let store = cells();
+        for limit in [1, 7, 31, 32, 33, 53, 100] {
+            let (mut seen, mut after) = (Vec::new(), String::new());
+            loop {
+                let page = page(&store, &format!("limit={limit}{after}"));
+                assert!(page.items.len() <= limit);
+                seen.extend(page.items.into_iter().map(|item| (format!("{:?}", item.role), item.agent, item.scope)));
+                let Some(next) = page.next else { break };
+                after = format!("&after={next}");
+            }
+            assert_eq!(seen.len(), 53, "limit {limit}");
+            assert!(seen.is_sorted() && seen.windows(2).all(|pair| pair[0] != pair[1]));
+        }
+        assert_eq!(page(&store, "agent=a&role=receiver").items.len(), 2);
+        assert_eq!(page(&store, "agent=a").items.len(), 52, "not of agent ab");
+        assert_eq!(page(&store, "role=principal").items.len(), 51);
+    }
+
+    #[test]
+    fn a_check_fails_closed() {
+        let ask = |store: &Cells, agent: &str, scope: &str, role| {
+            check_cell(store, &CheckParams { agent: agent.into(), scope: scope.into(), role })
+        };
+        let store = cells();
+        let answer = |agent, scope, role| ask(&store, agent, scope, role).map(|view| (view.allowed, view.why)).unwrap();
+        assert_eq!(answer("a", "scope-01", None), (true, "granted"));
+        assert_eq!(answer("a", "scope-00", None), (false, "withheld"));
+        assert_eq!(answer("a", "scope-00", Some(RoleView::Principal)), (true, "granted"));
+        assert_eq!(answer("a", "scope-02", None), (false, "unknown"));
+        assert_eq!(answer("b", "scope-01", None), (false, "unknown"));
+        assert_eq!(answer("a", "routing.x", None), (false, "not_an_authorization"));
+        assert_eq!(ask(&store, "a", " ", None).unwrap_err().status(), StatusCode::BAD_REQUEST);
+        let gone = ask(&Cells(None), "a", "scope-01", None).unwrap_err();
+        assert_eq!(gone.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+}

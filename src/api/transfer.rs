@@ -1,0 +1,361 @@
+//! Where obligations stand: one by id, those pending, those that ended.
+
+use super::App;
+use super::error::{ApiError, ErrorBody};
+use super::extract::{LOOK_MAX, Page, Params, Pick, after_key, bad_cursor, number_after, page_len, walk};
+use crate::node::PendingView;
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use proto::id::{AgentId, ObligationId};
+use proto::obligation::Obligation;
+use proto::record::{
+    Attempt, Intent, Ledger, Outcome, Pending, Terminal, decode_keys, issued_key, key_num, num_key, pair_key,
+};
+use proto::store::{Read, ReadError, Table};
+use proto::time::Time;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use utoipa::{IntoParams, ToSchema};
+
+/// Log records taken from the store at once; each names all that ended in one commit.
+const LOG_SCAN: usize = 4;
+/// How long an id that is neither pending nor ended may be between the two: ended, and its commit
+/// not yet on disk.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// A custody transfer of this node. Times are RFC 3339.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TransferView {
+    /// Always `custodian`.
+    role: &'static str,
+    /// The obligation.
+    obligation_id: String,
+    /// Where it stands.
+    #[schema(value_type = TransferState)]
+    state: &'static str,
+    /// Its kind.
+    kind: String,
+    /// The agent that must honour it.
+    target: String,
+    /// Transfer number, in order of issue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    number: Option<u64>,
+    /// When it was issued.
+    created_at: String,
+    /// Its absolute deadline.
+    deadline_at: String,
+    /// Order among obligations of its governed key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence: Option<u64>,
+    /// Offers after the first.
+    retries: u32,
+    /// While pending: whether the receiver has it and defers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deferred: Option<bool>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<String>,
+    /// Why it was declined or escalated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// When an `applied` came in after the escalation. It reopened nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    late_applied_at: Option<String>,
+}
+
+/// States of a transfer; all but `pending` are terminal.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "documents the words of TransferView::state")]
+pub(crate) enum TransferState {
+    Pending,
+    Applied,
+    Declined,
+    Escalated,
+}
+
+impl TransferView {
+    pub(crate) fn pending(obligation: &Obligation, number: Option<u64>, retries: u32, deferred: bool) -> Self {
+        Self {
+            role: "custodian",
+            obligation_id: obligation.id.to_string(),
+            state: "pending",
+            kind: obligation.kind.to_string(),
+            target: obligation.target.to_string(),
+            number,
+            created_at: obligation.created_at.to_rfc3339(),
+            deadline_at: obligation.deadline_at().to_rfc3339(),
+            sequence: obligation.sequence,
+            retries,
+            deferred: Some(deferred),
+            at: None,
+            reason: None,
+            late_applied_at: None,
+        }
+    }
+
+    pub(crate) fn ended(id: &str, outcome: &Outcome) -> Self {
+        Self {
+            role: "custodian",
+            obligation_id: id.to_owned(),
+            state: match outcome.terminal {
+                Terminal::Applied => "applied",
+                Terminal::Declined => "declined",
+                Terminal::Escalated => "escalated",
+            },
+            kind: outcome.kind.to_string(),
+            target: outcome.target.to_string(),
+            number: Some(outcome.num),
+            created_at: outcome.created_at.to_rfc3339(),
+            deadline_at: outcome.deadline_at.to_rfc3339(),
+            sequence: outcome.sequence,
+            retries: outcome.retries,
+            deferred: None,
+            at: Some(outcome.at.to_rfc3339()),
+            reason: outcome.reason.as_ref().map(ToString::to_string),
+            late_applied_at: outcome.late_applied_at.map(Time::to_rfc3339),
+        }
+    }
+}
+
+/// What this node, as receiver, did with an obligation a peer issued. Times are RFC 3339.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ReceiptView {
+    /// Always `receiver`.
+    role: &'static str,
+    /// The obligation.
+    obligation_id: String,
+    /// Who issued it.
+    issuer: String,
+    /// Where it stands.
+    #[schema(value_type = ReceiptState)]
+    state: &'static str,
+    /// When that was settled, or when the handler was asked.
+    at: String,
+    /// Its absolute deadline.
+    deadline_at: String,
+    /// Why it was declined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// States of an obligation at its receiver.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "documents the words of ReceiptView::state")]
+pub(crate) enum ReceiptState {
+    /// Its effect is durable here.
+    Applied,
+    /// Refused, accountably.
+    Declined,
+    /// With the external handler.
+    Deciding,
+    /// Waits in reconciliation: nobody could say whether the effect happened.
+    InDoubt,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct StatusParams {
+    /// Look only for the obligation that this peer issued to us under the id.
+    issuer: Option<String>,
+}
+
+/// Where one obligation stands.
+///
+/// As custodian if this node issued it, else as receiver. An outcome can be asked for as long as
+/// custody.outcome_retention_seconds says; a receipt until its deadline has passed.
+#[utoipa::path(
+    get,
+    path = "/v1/obligations/{id}",
+    tag = "transfers",
+    params(("id" = String, Path, description = "obligation_id, percent-encoded"), StatusParams),
+    responses(
+        (status = 200, description = "known",
+            content((TransferView = "application/json"), (ReceiptView = "application/json"))),
+        (status = 404, description = "neither issued nor received, or forgotten", body = ErrorBody),
+    )
+)]
+pub(crate) async fn status(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Params(params): Params<StatusParams>,
+) -> Result<Response, ApiError> {
+    let id = ObligationId::new(&id)?;
+    if let Some(issuer) = &params.issuer {
+        let issuer = AgentId::new(issuer)?;
+        let found = receipt(app.node.store(), &issuer, &id)?;
+        return found.map(|view| Json(view).into_response()).ok_or_else(|| unknown(&id));
+    }
+    if let Some(view) = outcome_of(app.node.store(), &id)? {
+        return Ok(Json(view).into_response());
+    }
+    if let Some(PendingView { obligation, retries, deferred, .. }) = app.node.status(&id).await? {
+        return Ok(Json(TransferView::pending(&obligation, None, retries, deferred)).into_response());
+    }
+    for peer in &app.node.config().peers {
+        if let Some(view) = receipt(app.node.store(), &peer.id, &id)? {
+            return Ok(Json(view).into_response());
+        }
+    }
+    match app.node.wait(&id, SETTLE).await? {
+        Some(outcome) => Ok(Json(TransferView::ended(id.as_str(), &outcome)).into_response()),
+        None => Err(unknown(&id)),
+    }
+}
+
+fn unknown(id: &ObligationId) -> ApiError {
+    ApiError::not_found(format!("no obligation {id} is known here"))
+}
+
+impl App {
+    /// The outcome of a transfer within `time`, or where it stands then.
+    pub(crate) async fn outcome(&self, id: &ObligationId, time: Duration) -> Result<TransferView, ApiError> {
+        let ended = tokio::select! {
+            ended = self.node.wait(id, time) => ended?,
+            () = self.stopped() => None,
+        };
+        if let Some(outcome) = ended {
+            return Ok(TransferView::ended(id.as_str(), &outcome));
+        }
+        if let Some(PendingView { obligation, retries, deferred, .. }) = self.node.status(id).await? {
+            return Ok(TransferView::pending(&obligation, None, retries, deferred));
+        }
+        // It ended between the two questions.
+        let ended = self.node.wait(id, SETTLE).await?;
+        ended.map(|outcome| TransferView::ended(id.as_str(), &outcome)).ok_or_else(|| unknown(id))
+    }
+}
+
+fn outcome_of(store: &dyn Read, id: &ObligationId) -> Result<Option<TransferView>, ReadError> {
+    let Some(bytes) = store.get(Table::Outcome, id.as_str().as_bytes())? else { return Ok(None) };
+    let outcome = Outcome::decode(&bytes).map_err(|error| ReadError::damaged(Table::Outcome, error))?;
+    Ok(Some(TransferView::ended(id.as_str(), &outcome)))
+}
+
+fn receipt(store: &dyn Read, issuer: &AgentId, id: &ObligationId) -> Result<Option<ReceiptView>, ReadError> {
+    let key = issued_key(issuer, id);
+    let view = |state, at: Time, deadline_at: Time, reason| ReceiptView {
+        role: "receiver",
+        obligation_id: id.to_string(),
+        issuer: issuer.to_string(),
+        state,
+        at: at.to_rfc3339(),
+        deadline_at: deadline_at.to_rfc3339(),
+        reason,
+    };
+    if let Some(bytes) = store.get(Table::Ledger, &key)? {
+        let ledger = Ledger::decode(&bytes).map_err(|error| ReadError::damaged(Table::Ledger, error))?;
+        let reason = ledger.reason.map(|reason| reason.to_string());
+        return Ok(Some(view(ledger.status.as_str(), ledger.acked_at, ledger.deadline_at, reason)));
+    }
+    let Some(bytes) = store.get(Table::Intent, &key)? else { return Ok(None) };
+    let intent = Intent::decode(&bytes).map_err(|error| ReadError::damaged(Table::Intent, error))?;
+    let obligation =
+        Obligation::decode(&intent.obligation).map_err(|error| ReadError::damaged(Table::Intent, error))?;
+    let state = if intent.in_doubt { "in_doubt" } else { "deciding" };
+    Ok(Some(view(state, intent.at, obligation.deadline_at(), None)))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageParams {
+    /// Items wanted, at most 1000; 100 by default.
+    pub(crate) limit: Option<usize>,
+    /// The `next` of the page before.
+    pub(crate) after: Option<String>,
+}
+
+/// Transfers under custody, in order of issue.
+#[utoipa::path(
+    get,
+    path = "/v1/pending",
+    tag = "transfers",
+    params(PageParams),
+    responses((status = 200, description = "a page", body = Page<TransferView>), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn pending(
+    State(app): State<App>,
+    Params(params): Params<PageParams>,
+) -> Result<Json<Page<TransferView>>, ApiError> {
+    let store = app.node.store();
+    let from = num_key(number_after(params.after.as_deref())?.saturating_add(1)).to_vec();
+    let (items, last) = walk(store, Table::Pending, from, page_len(params.limit), |key, value| {
+        let pending = Pending::decode(value).map_err(|error| ReadError::damaged(Table::Pending, error))?;
+        let obligation =
+            Obligation::decode(&pending.obligation).map_err(|error| ReadError::damaged(Table::Pending, error))?;
+        let attempt = match store.get(Table::Attempt, key)? {
+            Some(bytes) => Attempt::decode(&bytes).map_err(|error| ReadError::damaged(Table::Attempt, error))?,
+            None => Attempt::default(),
+        };
+        Ok(Pick::Keep(TransferView::pending(&obligation, key_num(key), attempt.retries, attempt.deferred)))
+    })?;
+    Ok(Json(Page { items, next: last.and_then(|key| key_num(&key)).map(|number| number.to_string()) }))
+}
+
+/// Place in the log of outcomes: the two numbers of a record's key, and ids of it passed.
+struct LogCursor([u64; 3]);
+
+impl LogCursor {
+    fn parse(text: &str) -> Result<Self, ApiError> {
+        let mut numbers = text.split('-').map(str::parse);
+        match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
+            (Some(Ok(ms)), Some(Ok(log)), Some(Ok(passed)), None) => Ok(Self([ms, log, passed])),
+            _ => Err(bad_cursor(text)),
+        }
+    }
+
+    fn text(key: &[u8], passed: usize) -> Option<String> {
+        Some(format!("{}-{}-{passed}", key_num(key)?, key_num(key.get(8..)?)?))
+    }
+}
+
+/// Transfers that ended, in the order they did.
+#[utoipa::path(
+    get,
+    path = "/v1/terminal",
+    tag = "transfers",
+    params(PageParams),
+    responses((status = 200, description = "a page", body = Page<TransferView>), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn terminal(
+    State(app): State<App>,
+    Params(params): Params<PageParams>,
+) -> Result<Json<Page<TransferView>>, ApiError> {
+    let LogCursor([ms, log, passed]) = params.after.as_deref().map_or(Ok(LogCursor([0; 3])), LogCursor::parse)?;
+    let passed = usize::try_from(passed).unwrap_or(usize::MAX);
+    Ok(Json(terminal_page(app.node.store(), pair_key(ms, log).to_vec(), passed, page_len(params.limit))?))
+}
+
+fn terminal_page(
+    store: &dyn Read,
+    mut from: Vec<u8>,
+    mut passed: usize,
+    limit: usize,
+) -> Result<Page<TransferView>, ReadError> {
+    let mut items = Vec::new();
+    let mut looked = 0;
+    // A record that was pruned meanwhile is followed by one whose ids were not passed yet.
+    let begun = from.clone();
+    loop {
+        let records = store.scan(Table::OutcomeLog, &from, LOG_SCAN)?;
+        let Some((last, _)) = records.last() else { return Ok(Page { items, next: None }) };
+        from = after_key(last);
+        for (key, value) in &records {
+            let (_, ids) = decode_keys(value).map_err(|error| ReadError::damaged(Table::OutcomeLog, error))?;
+            let skip = if key.as_ref() == begun.as_slice() { std::mem::take(&mut passed) } else { 0 };
+            for (n, id) in ids.iter().enumerate().skip(skip) {
+                if items.len() == limit || looked == LOOK_MAX {
+                    return Ok(Page { items, next: LogCursor::text(key, n) });
+                }
+                looked += 1;
+                let Some(bytes) = store.get(Table::Outcome, id)? else { continue };
+                let outcome = Outcome::decode(&bytes).map_err(|error| ReadError::damaged(Table::Outcome, error))?;
+                items.push(TransferView::ended(&String::from_utf8_lossy(id), &outcome));
+            }
+        }
+    }
+}

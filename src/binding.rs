@@ -1,0 +1,4 @@
+//! Bindings: bytes of one transport to inputs of the core, outputs to bytes, nothing else.
+
+pub(crate) mod http;
+pub(crate) mod quic;

@@ -1,0 +1,285 @@
+//! The one owner of the custody core, and of the order of commits.
+//!
+//! Inputs are handled as they come and gather in an open step. While a commit is in fdatasync the
+//! next step fills; when it is done, the open step is sealed and committed. So a batch is as large
+//! as the disk is slow, and one alone waits for nothing.
+
+use crate::clock::Clock;
+use crate::router::Router;
+use crate::store::{Storage, StoreError};
+use proto::custodian::Draft;
+use proto::custody::{Custody, IssueResult, OperatorResult};
+use proto::id::ObligationId;
+use proto::obligation::Obligation;
+use proto::record::Resolution;
+use proto::step::Step;
+use proto::store::ReadError;
+use proto::time::Time;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) use proto::custody::Input;
+
+/// Calls taken from the queue at once.
+const CALLS_PER_TURN: usize = 64;
+/// A step of at most so many obligations is committed by the driver itself, which saves two thread
+/// switches; larger ones go to the commit thread and the next step is computed meanwhile.
+const INLINE_MAX: usize = 4;
+
+/// Something for the driver to do.
+#[derive(Debug)]
+pub(crate) enum Call {
+    Input(Input),
+    Issue { drafts: Vec<Draft>, reply: oneshot::Sender<oneshot::Receiver<Vec<IssueResult>>> },
+    AckEscalation { id: ObligationId, reply: oneshot::Sender<oneshot::Receiver<OperatorResult>> },
+    Resolve { number: u64, resolution: Resolution, reply: oneshot::Sender<oneshot::Receiver<OperatorResult>> },
+    Find { id: ObligationId, reply: oneshot::Sender<Option<(Obligation, u32, bool)>> },
+    Stop,
+}
+
+/// Why the driver ended. Each ends the process (CR-1).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriverError {
+    /// A commit failed.
+    #[error(transparent)]
+    Commit(#[from] StoreError),
+    /// A read failed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// What others may know of the driver's state without asking it.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) recovered: AtomicBool,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) pending: AtomicUsize,
+}
+
+/// How the driver batches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batching {
+    pub(crate) max: usize,
+    pub(crate) linger: Duration,
+}
+
+pub(crate) struct Driver {
+    pub(crate) custody: Custody,
+    pub(crate) store: Arc<dyn Storage>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) calls: mpsc::Receiver<Call>,
+    pub(crate) batching: Batching,
+}
+
+/// The open step, and how full it is.
+#[derive(Default)]
+struct Open {
+    step: Step,
+    obligations: usize,
+    since: Option<Instant>,
+}
+
+type Committed = Result<u64, StoreError>;
+
+impl Driver {
+    /// Runs until [`Call::Stop`] or an error.
+    pub(crate) async fn run(mut self) -> Result<(), DriverError> {
+        let (work_tx, work_rx) = std::sync::mpsc::sync_channel::<(Step, usize)>(1);
+        let (done_tx, mut done) = mpsc::unbounded_channel::<Committed>();
+        let committer = {
+            let (store, router) = (self.store.clone(), self.router.clone());
+            std::thread::Builder::new().name("abhyasa-commit".into()).spawn(move || {
+                while let Ok((step, obligations)) = work_rx.recv() {
+                    let done = commit(&*store, &router, step, obligations);
+                    let failed = done.is_err();
+                    if done_tx.send(done).is_err() || failed {
+                        return;
+                    }
+                }
+            })
+        };
+        let committer = committer.map_err(|error| StoreError::commit(&[], error))?;
+        let result = self.turn(&work_tx, &mut done).await;
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        drop(work_tx);
+        // The commit in flight finishes, or fails, before the store is let go.
+        let _ = committer.join();
+        result
+    }
+
+    async fn turn(
+        &mut self,
+        work: &std::sync::mpsc::SyncSender<(Step, usize)>,
+        done: &mut mpsc::UnboundedReceiver<Committed>,
+    ) -> Result<(), DriverError> {
+        let mut open = Open::default();
+        let mut buffer = Vec::with_capacity(CALLS_PER_TURN);
+        let mut committing = false;
+        let mut stopping = false;
+        // Obligations to gather before a commit; grows under load, falls back when idle.
+        let mut target = 1usize;
+        loop {
+            if !self.custody.recovered() && !committing {
+                let now = self.clock.now();
+                let all = self.custody.recover(now, &*self.store, &mut open.step)?;
+                self.shared.recovered.store(all, Ordering::SeqCst);
+                open.obligations += 1;
+            }
+            let wanted = target.max(self.custody.in_flight() / 4).min(self.batching.max);
+            let lingered = open.since.is_some_and(|since| since.elapsed() >= self.batching.linger);
+            if !committing && !open.step.is_empty() && (open.obligations >= wanted || lingered || stopping) {
+                target = if open.obligations >= wanted && !self.calls.is_empty() {
+                    (open.obligations.max(target) * 2).min(self.batching.max)
+                } else {
+                    open.obligations.clamp(1, self.batching.max).min(target)
+                };
+                let now = self.clock.now();
+                let Open { mut step, obligations, .. } = std::mem::take(&mut open);
+                self.custody.seal(now, &*self.store, &mut step);
+                self.shared.pending.store(self.custody.pending(), Ordering::Relaxed);
+                self.router.metrics.pending.set(i64::try_from(self.custody.pending()).unwrap_or(i64::MAX));
+                self.router.metrics.best_effort_applied.set(self.custody.best_effort_applied());
+                if obligations <= INLINE_MAX && self.calls.is_empty() {
+                    let generation = commit(&*self.store, &self.router, step, obligations)?;
+                    self.custody.committed(generation);
+                } else if work.send((step, obligations)).is_ok() {
+                    committing = true;
+                }
+                continue;
+            }
+            if stopping && !committing {
+                return Ok(());
+            }
+            if !self.custody.recovered() && !committing {
+                // More to load; but let what has come in the meantime through.
+                while let Ok(call) = self.calls.try_recv() {
+                    stopping |= self.call(call, &mut open)?;
+                }
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let alarm = self.alarm(&open, committing);
+            tokio::select! {
+                biased;
+                finished = done.recv(), if committing => {
+                    committing = false;
+                    if let Some(finished) = finished {
+                        self.custody.committed(finished?);
+                    }
+                }
+                count = self.calls.recv_many(&mut buffer, CALLS_PER_TURN), if open.obligations < self.batching.max && !stopping => {
+                    if count == 0 {
+                        stopping = true;
+                    }
+                    for call in buffer.drain(..) {
+                        stopping |= self.call(call, &mut open)?;
+                    }
+                }
+                () = sleep_until(alarm) => {
+                    let now = self.clock.now();
+                    if self.custody.next_timeout().is_some_and(|at| at <= now) {
+                        self.input(Input::Tick, &mut open)?;
+                        open.obligations += usize::from(!open.step.is_empty());
+                    }
+                }
+            }
+        }
+    }
+
+    /// When to look again, if nothing comes in before.
+    fn alarm(&self, open: &Open, committing: bool) -> Option<Duration> {
+        let now = self.clock.now();
+        let timeout = self.custody.next_timeout().map(|at| Duration::from_millis(at.ms_since(now)));
+        let linger = (!committing && !open.step.is_empty())
+            .then(|| self.batching.linger.saturating_sub(open.since.map_or(Duration::ZERO, |s| s.elapsed())));
+        timeout.into_iter().chain(linger).min()
+    }
+
+    fn input(&mut self, input: Input, open: &mut Open) -> Result<Time, DriverError> {
+        let now = self.clock.now();
+        self.custody.handle(now, input, &*self.store, &mut open.step)?;
+        if open.since.is_none() && !open.step.is_empty() {
+            open.since = Some(Instant::now());
+        }
+        Ok(now)
+    }
+
+    /// Handles one call; returns whether it was the last.
+    fn call(&mut self, call: Call, open: &mut Open) -> Result<bool, DriverError> {
+        match call {
+            Call::Input(input) => {
+                open.obligations += weight(&input);
+                self.input(input, open)?;
+            }
+            Call::Issue { drafts, reply } => {
+                let (ticket, results) = self.router.expect_issued();
+                if reply.send(results).is_err() {
+                    self.router.forget(ticket); // the caller is gone; nothing was promised yet
+                    return Ok(false);
+                }
+                open.obligations += drafts.len();
+                self.input(Input::Issue { ticket, drafts }, open)?;
+            }
+            Call::AckEscalation { id, reply } => {
+                let (ticket, result) = self.router.expect_operated();
+                let _ = reply.send(result);
+                open.obligations += 1;
+                self.input(Input::AckEscalation { ticket, id }, open)?;
+            }
+            Call::Resolve { number, resolution, reply } => {
+                let (ticket, result) = self.router.expect_operated();
+                let _ = reply.send(result);
+                open.obligations += 1;
+                self.input(Input::Resolve { ticket, number, resolution }, open)?;
+            }
+            Call::Find { id, reply } => {
+                let now = self.clock.now();
+                let _ = reply.send(self.custody.find_pending(now, &*self.store, &id)?);
+            }
+            Call::Stop => return Ok(true),
+        }
+        Ok(false)
+    }
+}
+
+/// Obligations an input brings.
+fn weight(input: &Input) -> usize {
+    match input {
+        Input::Offers { items, .. } | Input::BestEffort { items, .. } => items.len(),
+        Input::AckRuns { runs, .. } => {
+            let count: u64 = runs.iter().flat_map(|run| &run.refs).map(|range| range.count).sum();
+            usize::try_from(count).unwrap_or(usize::MAX).min(1 << 20)
+        }
+        _ => 1,
+    }
+}
+
+fn commit(store: &dyn Storage, router: &Router, step: Step, obligations: usize) -> Committed {
+    let generation = step.generation();
+    if step.needs_commit() {
+        let begun = Instant::now();
+        let sync = step.needs_sync();
+        let outputs = step.commit(|writes| store.commit(writes, sync))?;
+        if sync {
+            router.metrics.commits.inc();
+            router.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
+            router.metrics.commit_obligations.observe(obligations as f64);
+        }
+        router.dispatch(outputs);
+    } else {
+        router.dispatch(step.commit(|_| Ok::<(), StoreError>(()))?);
+    }
+    Ok(generation)
+}
+
+async fn sleep_until(delay: Option<Duration>) {
+    match delay {
+        Some(delay) => tokio::time::sleep(delay).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,76 @@
+//! The QUIC endpoint: accepts peers, refuses everyone else, and bounds how many there are.
+
+use crate::binding::quic::{self, Close, Context};
+use crate::tls;
+use proto::id::AgentId;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Handshakes under way before new ones must prove their address first (RFC 9000 §8.1).
+const HALF_OPEN_UNTIL_RETRY: usize = 64;
+
+/// Accepts connections.
+#[derive(Clone)]
+pub(crate) struct Acceptor {
+    pub(crate) endpoint: quinn::Endpoint,
+    pub(crate) context: Context,
+    pub(crate) peers: Arc<BTreeSet<AgentId>>,
+    pub(crate) connections_max: usize,
+    pub(crate) handshake_timeout: Duration,
+}
+
+impl Acceptor {
+    /// Runs until the endpoint is closed.
+    pub(crate) async fn run(self) {
+        let half_open = Arc::new(AtomicUsize::new(0));
+        while let Some(incoming) = self.endpoint.accept().await {
+            if self.endpoint.open_connections() >= self.connections_max {
+                incoming.refuse();
+                continue;
+            }
+            if half_open.load(Ordering::Relaxed) >= HALF_OPEN_UNTIL_RETRY && !incoming.remote_address_validated() {
+                // A retry costs us no state; it can only fail on an address that is validated.
+                let _ = incoming.retry();
+                continue;
+            }
+            let (acceptor, half_open) = (self.clone(), half_open.clone());
+            half_open.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                let accepted = acceptor.handshake(incoming).await;
+                half_open.fetch_sub(1, Ordering::Relaxed);
+                let Some((connection, peer)) = accepted else { return };
+                if let Err(error) = quic::run(acceptor.context, connection, peer.clone(), None).await {
+                    tracing::info!(%peer, %error, "session ended");
+                }
+            });
+        }
+    }
+
+    async fn handshake(&self, incoming: quinn::Incoming) -> Option<(quinn::Connection, AgentId)> {
+        let from = incoming.remote_address();
+        let connecting = incoming.accept().ok()?;
+        let connection = match tokio::time::timeout(self.handshake_timeout, connecting).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => {
+                tracing::debug!(%from, %error, "handshake failed");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        match tls::peer_identity(&connection) {
+            Ok(peer) if self.peers.contains(&peer) => Some((connection, peer)),
+            Ok(peer) => {
+                tracing::warn!(%from, %peer, "refused: not a peer of this node");
+                connection.close((Close::NotAPeer as u32).into(), b"not a peer of this node");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%from, %error, "refused: no usable identity");
+                connection.close((Close::NotAPeer as u32).into(), b"no usable identity");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Keeps a session with every peer that has an address: dials, dials again, and races a silent
+//! connection with a fresh handshake.
+
+use crate::binding::quic::{self, Close, Context, Silence};
+use crate::tls::TlsIdentity;
+use proto::backoff::Backoff;
+use proto::id::AgentId;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How peers are dialled.
+#[derive(Clone)]
+pub(crate) struct Dialer {
+    pub(crate) endpoint: quinn::Endpoint,
+    pub(crate) tls: Arc<TlsIdentity>,
+    pub(crate) transport: Arc<quinn::TransportConfig>,
+    pub(crate) context: Context,
+    pub(crate) backoff: Backoff,
+    pub(crate) handshake_timeout: Duration,
+    pub(crate) racing: bool,
+    pub(crate) silent_after: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum DialError {
+    #[error("{address} does not resolve: {source}")]
+    Resolve { address: String, source: std::io::Error },
+    #[error("{address} resolves to no address")]
+    NoAddress { address: String },
+    #[error(transparent)]
+    Connect(#[from] quinn::ConnectError),
+    #[error(transparent)]
+    Connection(#[from] quinn::ConnectionError),
+    #[error(transparent)]
+    Tls(#[from] crate::tls::TlsError),
+    #[error("no handshake within {ms} ms")]
+    Timeout { ms: u128 },
+}
+
+impl Dialer {
+    /// Keeps `peer` connected for ever.
+    pub(crate) async fn maintain(self, peer: AgentId, address: String) {
+        let bell = self.context.router.retry_bell(&peer);
+        let mut failures = 0u32;
+        loop {
+            match self.dial(&peer, &address).await {
+                Ok(connection) => {
+                    failures = 0;
+                    self.hold(&peer, &address, connection, &bell).await;
+                }
+                Err(error) => {
+                    let wait = self.backoff.delay_ms(failures, seed(&peer));
+                    if failures == 0 {
+                        tracing::info!(%peer, %address, %error, "peer not reached, dialling on");
+                    } else {
+                        tracing::debug!(%peer, %address, %error, failures, wait, "peer not reached");
+                    }
+                    failures = failures.saturating_add(1);
+                    tokio::time::sleep(Duration::from_millis(wait)).await;
+                }
+            }
+        }
+    }
+
+    /// Runs sessions with the peer, one after the other and for a moment two at a time, until
+    /// none is left.
+    async fn hold(&self, peer: &AgentId, address: &str, connection: quinn::Connection, bell: &tokio::sync::Notify) {
+        let mut current = connection;
+        loop {
+            let silence = Silence::new();
+            let mut session = tokio::spawn(quic::run(self.context.clone(), current.clone(), peer.clone(), None));
+            let fresh = loop {
+                tokio::select! {
+                    ended = &mut session => {
+                        if let Ok(Err(error)) = ended {
+                            tracing::info!(%peer, %error, "session ended");
+                        }
+                        break None;
+                    }
+                    () = bell.notified() => {
+                        // A retry is due: the last offer had no answer for its whole backoff.
+                        if self.racing && silence.lasts(&current, self.silent_after)
+                            && let Some(fresh) = self.race(peer, address, &current, &silence).await
+                        {
+                            break Some(fresh);
+                        }
+                    }
+                }
+            };
+            let Some(fresh) = fresh else { return };
+            tracing::info!(%peer, "silent session replaced by a fresh one");
+            current.close((Close::Replaced as u32).into(), b"replaced by a fresh handshake");
+            let _ = session.await;
+            current = fresh;
+        }
+    }
+
+    /// QUIC's own probes back off for as long as an outage lasted; a fresh handshake does not.
+    /// Whichever answers first wins.
+    async fn race(&self, peer: &AgentId, address: &str, old: &quinn::Connection, silence: &Silence) -> Option<quinn::Connection> {
+        self.context.router.metrics.races.inc();
+        let fresh = self.dial(peer, address);
+        tokio::pin!(fresh);
+        let mut look = tokio::time::interval(Duration::from_millis(50));
+        loop {
+            tokio::select! {
+                fresh = &mut fresh => return fresh.ok(),
+                _ = old.closed() => return fresh.await.ok(),
+                _ = look.tick() => {
+                    if !silence.lasts(old, self.silent_after) {
+                        return None; // the old one answered first
+                    }
+                }
+            }
+        }
+    }
+
+    async fn dial(&self, peer: &AgentId, address: &str) -> Result<quinn::Connection, DialError> {
+        let resolved = resolve(address).await?;
+        let config = self.tls.client(&[quic::ALPN], peer, self.transport.clone())?;
+        // The name is not used: the verifier knows whom it expects.
+        let connecting = self.endpoint.connect_with(config, resolved, "peer.abhyasa")?;
+        let done = tokio::time::timeout(self.handshake_timeout, connecting).await;
+        done.map_err(|_| DialError::Timeout { ms: self.handshake_timeout.as_millis() })?.map_err(Into::into)
+    }
+}
+
+async fn resolve(address: &str) -> Result<SocketAddr, DialError> {
+    if let Ok(address) = address.parse() {
+        return Ok(address);
+    }
+    let failed = |source| DialError::Resolve { address: address.to_owned(), source };
+    let mut found = tokio::net::lookup_host(address).await.map_err(failed)?;
+    found.next().ok_or_else(|| DialError::NoAddress { address: address.to_owned() })
+}
+
+fn seed(peer: &AgentId) -> u64 {
+    peer.as_str().bytes().fold(0, |seed, byte| proto::backoff::mix(seed ^ u64::from(byte)))
+}

@@ -1,0 +1,247 @@
+use super::{Storage, StoreError};
+use bytes::Bytes;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use proto::id::AgentId;
+use proto::store::{FORMAT_VERSION, Read, ReadError, Table, Write};
+use std::path::{Path, PathBuf};
+
+const FORMAT_KEY: &[u8] = b"format";
+const OWNER_KEY: &[u8] = b"owner";
+
+/// Sizes of a store.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Bytes of block cache.
+    pub cache_bytes: u64,
+    /// Bytes of all write buffers together.
+    pub write_buffer_bytes: u64,
+    /// Bytes of one table's write buffer.
+    pub memtable_bytes: u64,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 32 << 20,
+            write_buffer_bytes: 64 << 20,
+            memtable_bytes: 16 << 20,
+        }
+    }
+}
+
+/// A store on disk. One keyspace a table, one batch a commit, one fdatasync a batch.
+pub struct FjallStore {
+    path: PathBuf,
+    db: Database,
+    tables: [Keyspace; Table::ALL.len()],
+}
+
+impl std::fmt::Debug for FjallStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FjallStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl FjallStore {
+    /// Opens or creates the store of node `owner` in `path`.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`], and [`StoreError::Format`] or [`StoreError::Owner`] for a folder
+    /// another version or node wrote.
+    pub fn open(path: &Path, owner: &AgentId, options: &StoreOptions) -> Result<Self, StoreError> {
+        let open_error = |source: fjall::Error| StoreError::Open {
+            path: path.to_owned(),
+            source: explain(&source).into(),
+        };
+        let db = Database::builder(path)
+            .cache_size(options.cache_bytes)
+            .max_write_buffer_size(Some(options.write_buffer_bytes))
+            .worker_threads(1)
+            .open()
+            .map_err(open_error)?;
+        let mut tables = Vec::with_capacity(Table::ALL.len());
+        for table in Table::ALL {
+            let memtable_bytes = options.memtable_bytes;
+            let keyspace = db
+                .keyspace(table.name(), || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes))
+                .map_err(open_error)?;
+            tables.push(keyspace);
+        }
+        let tables = tables.try_into().map_err(|_| StoreError::Open {
+            path: path.to_owned(),
+            source: "not all tables could be made".into(),
+        })?;
+        let store = Self { path: path.to_owned(), db, tables };
+        store.claim(owner)?;
+        Ok(store)
+    }
+
+    /// Checks the format version and the owner, or writes them into an empty store.
+    fn claim(&self, owner: &AgentId) -> Result<(), StoreError> {
+        let open_error = |source: ReadError| StoreError::Open { path: self.path.clone(), source: Box::new(source) };
+        let format = self.get(Table::Meta, FORMAT_KEY).map_err(open_error)?;
+        let found = self.get(Table::Meta, OWNER_KEY).map_err(open_error)?;
+        if let Some(format) = format {
+            let version = proto::record::key_num(&format).unwrap_or(u64::MAX);
+            if version != FORMAT_VERSION {
+                return Err(StoreError::Format { path: self.path.clone(), found: version, known: FORMAT_VERSION });
+            }
+            let found = found.unwrap_or_default();
+            if found != owner.as_str().as_bytes() {
+                return Err(StoreError::Owner {
+                    path: self.path.clone(),
+                    found: String::from_utf8_lossy(&found).into_owned(),
+                    configured: owner.to_string(),
+                });
+            }
+            return Ok(());
+        }
+        self.commit(&[
+            Write {
+                table: Table::Meta,
+                key: Bytes::from_static(FORMAT_KEY),
+                value: Some(proto::record::num_key(FORMAT_VERSION)),
+            },
+            Write {
+                table: Table::Meta,
+                key: Bytes::from_static(OWNER_KEY),
+                value: Some(Bytes::copy_from_slice(owner.as_str().as_bytes())),
+            },
+        ], true)
+    }
+
+    fn table(&self, table: Table) -> &Keyspace {
+        let [meta, pending, attempt, outcome, outcome_log, cell, escalation, ledger, ledger_expiry, intent, reconcile] =
+            &self.tables;
+        match table {
+            Table::Meta => meta,
+            Table::Pending => pending,
+            Table::Attempt => attempt,
+            Table::Outcome => outcome,
+            Table::OutcomeLog => outcome_log,
+            Table::Cell => cell,
+            Table::Escalation => escalation,
+            Table::Ledger => ledger,
+            Table::LedgerExpiry => ledger_expiry,
+            Table::Intent => intent,
+            Table::Reconcile => reconcile,
+        }
+    }
+}
+
+impl Read for FjallStore {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        let value = self.table(table).get(key).map_err(read_error)?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn scan(&self, table: Table, from: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        self.table(table)
+            .range(from..)
+            .take(limit)
+            .map(|member| {
+                let (key, value) = member.into_inner().map_err(read_error)?;
+                Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
+            })
+            .collect()
+    }
+
+    fn last(&self, table: Table) -> Result<Option<(Bytes, Bytes)>, ReadError> {
+        let Some(member) = self.table(table).last_key_value() else { return Ok(None) };
+        let (key, value) = member.into_inner().map_err(read_error)?;
+        Ok(Some((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value))))
+    }
+}
+
+impl Storage for FjallStore {
+    /// One journal record and one fdatasync for the whole batch; the memtables, which readers see,
+    /// change only after it. (`batch()` alone would stop at the OS buffers.)
+    fn commit(&self, writes: &[Write], sync: bool) -> Result<(), StoreError> {
+        let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
+        let mut batch = self.db.batch().durability(Some(mode));
+        for Write { table, key, value } in writes {
+            match value {
+                Some(value) => batch.insert(self.table(*table), key.as_ref(), value.as_ref()),
+                None => batch.remove(self.table(*table), key.as_ref()),
+            }
+        }
+        batch.commit().map_err(|error| StoreError::commit(writes, explain(&error)))
+    }
+}
+
+fn read_error(error: fjall::Error) -> ReadError {
+    ReadError(explain(&error).into())
+}
+
+/// fjall's error with what an operator can do about it.
+fn explain(error: &fjall::Error) -> String {
+    let hint = match error {
+        fjall::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => {
+            ": the disk is full; free space and start again, nothing acknowledged is lost"
+        }
+        fjall::Error::Poisoned => ": an earlier sync failed; start again to recover",
+        fjall::Error::Locked => ": another process has it open",
+        fjall::Error::InvalidVersion(_) => ": another version of the storage engine wrote it",
+        _ => "",
+    };
+    format!("{error}{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(name: &str) -> AgentId {
+        AgentId::new(name).unwrap()
+    }
+
+    fn open(path: &Path) -> Result<FjallStore, StoreError> {
+        FjallStore::open(path, &agent("a"), &StoreOptions::default())
+    }
+
+    #[test]
+    fn a_commit_is_there_after_reopening_and_scans_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path()).unwrap();
+        let writes: Vec<Write> = [3u64, 1, 2]
+            .into_iter()
+            .map(|num| Write {
+                table: Table::Pending,
+                key: proto::record::num_key(num),
+                value: Some(Bytes::from(vec![u8::try_from(num).unwrap()])),
+            })
+            .collect();
+        store.commit(&writes, true).unwrap();
+        drop(store);
+        let store = open(dir.path()).unwrap();
+        let found = store.scan(Table::Pending, &proto::record::num_key(2), 9).unwrap();
+        let values: Vec<u8> = found.iter().map(|(_, value)| value[0]).collect();
+        assert_eq!(values, [2, 3]);
+        assert_eq!(store.last(Table::Pending).unwrap().unwrap().1[0], 3);
+    }
+
+    #[test]
+    fn another_format_version_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path()).unwrap();
+        store
+            .commit(&[Write {
+                table: Table::Meta,
+                key: Bytes::from_static(FORMAT_KEY),
+                value: Some(proto::record::num_key(FORMAT_VERSION + 1)),
+            }], true)
+            .unwrap();
+        drop(store);
+        assert!(matches!(open(dir.path()), Err(StoreError::Format { found: 2, known: 1, .. })));
+    }
+
+    #[test]
+    fn another_owner_and_a_second_process_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path()).unwrap();
+        assert!(matches!(open(dir.path()), Err(StoreError::Open { .. })), "opened twice");
+        drop(store);
+        let other = FjallStore::open(dir.path(), &agent("b"), &StoreOptions::default());
+        assert!(matches!(other, Err(StoreError::Owner { .. })));
+    }
+}

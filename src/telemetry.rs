@@ -1,0 +1,153 @@
+//! Metrics, and what of them is counted where.
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use proto::event::Event;
+use std::sync::atomic::AtomicU64;
+
+/// One label: what came of something.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Label {
+    /// The value.
+    pub outcome: String,
+}
+
+/// A node's metrics.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Obligations taken under custody.
+    pub issued: Counter,
+    /// Obligations sent without custody.
+    pub best_effort_sent: Counter,
+    /// Best-effort obligations applied here.
+    pub best_effort_applied: Gauge<u64, AtomicU64>,
+    /// Best-effort obligations dropped before the wire.
+    pub best_effort_dropped: Counter,
+    /// Transfers that ended, by outcome.
+    pub terminal: Family<Label, Counter>,
+    /// Offers dealt with as receiver, by status.
+    pub received: Family<Label, Counter>,
+    /// What peers did wrong, by fault.
+    pub faults: Family<Label, Counter>,
+    /// Commits made durable: one fdatasync each.
+    pub commits: Counter,
+    /// Time of a commit, in seconds.
+    pub commit_seconds: Histogram,
+    /// Obligations that shared a commit.
+    pub commit_obligations: Histogram,
+    /// Pending transfers.
+    pub pending: Gauge,
+    /// Sessions that are up.
+    pub sessions: Gauge,
+    /// Handshakes started because a session was silent when a retry was due.
+    pub races: Counter,
+    /// Unacknowledged escalations.
+    pub escalations_open: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let metrics = Self {
+            registry: Registry::with_prefix("abhyasa"),
+            issued: Counter::default(),
+            best_effort_sent: Counter::default(),
+            best_effort_applied: Gauge::default(),
+            best_effort_dropped: Counter::default(),
+            terminal: Family::default(),
+            received: Family::default(),
+            faults: Family::default(),
+            commits: Counter::default(),
+            commit_seconds: Histogram::new(exponential_buckets(50e-6, 2.0, 16)),
+            commit_obligations: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
+            pending: Gauge::default(),
+            sessions: Gauge::default(),
+            races: Counter::default(),
+            escalations_open: Gauge::default(),
+        };
+        metrics.registered()
+    }
+}
+
+impl Metrics {
+    fn registered(mut self) -> Self {
+        let r = &mut self.registry;
+        r.register("issued", "Obligations taken under custody", self.issued.clone());
+        r.register("best_effort_sent", "Obligations sent without custody", self.best_effort_sent.clone());
+        r.register("best_effort_applied", "Best-effort obligations applied here", self.best_effort_applied.clone());
+        r.register("best_effort_dropped", "Best-effort obligations dropped before the wire", self.best_effort_dropped.clone());
+        r.register("transfers_ended", "Transfers that ended, by outcome", self.terminal.clone());
+        r.register("offers_received", "Offers dealt with as receiver, by status", self.received.clone());
+        r.register("peer_faults", "Refused or ignored input of peers, by fault", self.faults.clone());
+        r.register("commits", "Commits made durable, one fdatasync each", self.commits.clone());
+        r.register_with_unit("commit", "Time of a commit", Unit::Seconds, self.commit_seconds.clone());
+        r.register("commit_obligations", "Obligations that shared a commit", self.commit_obligations.clone());
+        r.register("pending", "Pending transfers", self.pending.clone());
+        r.register("sessions", "Sessions that are up", self.sessions.clone());
+        r.register("handshake_races", "Handshakes raced against a silent session", self.races.clone());
+        r.register("escalations_open", "Escalations the principal has not acknowledged", self.escalations_open.clone());
+        self
+    }
+
+    /// The metrics in Prometheus' text format.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+
+    /// Counts an event, and logs it at its level: `info` terminal states but the common one,
+    /// `warn` what needs a person, `debug` the rest. Payloads are not in events.
+    pub fn observe(&self, event: &Event) {
+        match event {
+            Event::Terminal { obligation_id, kind, target, outcome, reason, retries, took_ms } => {
+                self.terminal.get_or_create(&label(outcome)).inc();
+                let reason = reason.as_ref().map(|reason| reason.as_str());
+                if *outcome == proto::record::Terminal::Applied {
+                    tracing::debug!(id = %obligation_id, %kind, %target, retries, took_ms, "transfer applied");
+                } else {
+                    tracing::info!(id = %obligation_id, %kind, %target, ?outcome, reason, retries, took_ms, "transfer ended");
+                }
+            }
+            Event::Escalated(escalation) => {
+                self.escalations_open.inc();
+                tracing::warn!(
+                    id = %escalation.obligation_id, kind = %escalation.kind, target = %escalation.target,
+                    reason = ?escalation.reason, safe_action_applied = escalation.safe_action_applied,
+                    "escalated to the principal"
+                );
+            }
+            Event::Warning { obligation_id, target, retries, left_ms } => {
+                tracing::info!(id = %obligation_id, %target, retries, left_ms, "half the deadline has passed");
+            }
+            Event::Received { issuer, obligation_id, kind, status, reason } => {
+                self.received.get_or_create(&label(status)).inc();
+                let reason = reason.as_ref().map(|reason| reason.as_str());
+                tracing::debug!(id = %obligation_id, %kind, %issuer, ?status, reason, "offer answered");
+            }
+            Event::Reconcile(item) => {
+                tracing::warn!(id = %item.obligation_id, agent = %item.agent, kind = ?item.kind, detail = %item.detail, "needs reconciliation");
+            }
+            Event::PeerFault { peer, fault, detail } => {
+                self.faults.get_or_create(&label(fault)).inc();
+                tracing::debug!(%peer, ?fault, %detail, "peer fault");
+            }
+            Event::SessionUp { peer } => tracing::info!(%peer, "session up"),
+            Event::SessionDown { peer } => tracing::info!(%peer, "session down"),
+            _ => {}
+        }
+    }
+}
+
+fn label(outcome: &impl serde::Serialize) -> Label {
+    let outcome = serde_json::to_value(outcome).ok();
+    let outcome = outcome.as_ref().and_then(|value| value.as_str()).unwrap_or("unknown").to_owned();
+    Label { outcome }
+}
