@@ -4,3 +4,18 @@ pub mod config;
 pub mod identity;
 pub mod init;
 pub mod tls;
+mod binding;
+pub mod clock;
+mod driver;
+mod endpoint;
+mod escalation;
+mod handler;
+pub mod node;
+mod peers;
+mod router;
+pub mod store;
+pub mod telemetry;
+
+pub use driver::DriverError;
+pub use handler::HandlerError;
+pub use proto;

@@ -270,7 +270,9 @@ impl Router {
                 Output::Offers { session, first_ref, items } => {
                     self.to_session(session, ToPeer::Offers { first_ref, items });
                 }
-                Output::AckRuns { session, runs } => self.to_session(session, ToPeer::AckRuns(runs)),
+                Output::AckRuns { session, runs } => {
+                    self.to_session(session, ToPeer::AckRuns(runs));
+                }
                 Output::Refuse { session, refs, code, retry_after_ms, text } => {
                     self.to_session(session, ToPeer::Refuse { refs, code, retry_after_ms, text });
                 }

@@ -28,7 +28,6 @@ pub(crate) enum Close {
     WrongHello = 2,
     BadFrame = 3,
     Replaced = 4,
-    TooMany = 5,
 }
 
 /// What a session needs to run.
@@ -111,11 +110,8 @@ async fn drive(
     mut hello: watch::Receiver<Option<HelloLimits>>,
     up: Option<tokio::sync::oneshot::Sender<SessionId>>,
 ) -> Result<(), SessionError> {
-    let waited = tokio::time::timeout(context.hello_timeout, hello.wait_for(Option::is_some)).await;
-    let limits = match waited {
-        Ok(Ok(limits)) => *limits,
-        _ => None,
-    };
+    let seen = async { hello.wait_for(Option::is_some).await.ok().and_then(|limits| *limits) };
+    let limits = tokio::time::timeout(context.hello_timeout, seen).await.ok().flatten();
     let Some(limits) = limits else {
         let why = format!("none within {} ms", context.hello_timeout.as_millis());
         return Err(SessionError::Hello { peer: peer.clone(), why });

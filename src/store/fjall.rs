@@ -13,8 +13,6 @@ const OWNER_KEY: &[u8] = b"owner";
 pub struct StoreOptions {
     /// Bytes of block cache.
     pub cache_bytes: u64,
-    /// Bytes of all write buffers together.
-    pub write_buffer_bytes: u64,
     /// Bytes of one table's write buffer.
     pub memtable_bytes: u64,
 }
@@ -23,7 +21,6 @@ impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             cache_bytes: 32 << 20,
-            write_buffer_bytes: 64 << 20,
             memtable_bytes: 16 << 20,
         }
     }
@@ -55,7 +52,6 @@ impl FjallStore {
         };
         let db = Database::builder(path)
             .cache_size(options.cache_bytes)
-            .max_write_buffer_size(Some(options.write_buffer_bytes))
             .worker_threads(1)
             .open()
             .map_err(open_error)?;

@@ -1,0 +1,240 @@
+//! The papers' HTTP binding, for peers that speak JSON over HTTP.
+//!
+//! Such a peer has one standing session without a connection. What it POSTs here enters the core as
+//! offers of that session; its acks come back on the response or, later, to its custody-ack
+//! endpoint. With an obligation endpoint configured, our own offers are POSTed to it.
+
+use crate::config::PeerConfig;
+use crate::driver::{Call, Input};
+use crate::handler::bounded_body;
+use crate::router::{Router, SessionQueue, ToPeer};
+use bytes::Bytes;
+use proto::ack::{AckStatus, CustodyAck, Reason};
+use proto::frame::RefuseCode;
+use proto::id::{AgentId, ObligationId};
+use proto::obligation::Obligation;
+use proto::step::SessionId;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+/// How long a POST waits for its ack before it is answered 202.
+const ACK_WAIT: Duration = Duration::from_secs(2);
+/// POSTs under way to one peer, and so its session's window.
+const POSTS_MAX: usize = 64;
+const POST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Offers of one peer that wait for a late ack; the oldest are forgotten, and asked for again by
+/// the peer's next POST.
+const LATE_MAX: usize = 4096;
+
+/// The answer to an offer over HTTP.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OfferReply {
+    /// 200.
+    Ack(CustodyAck),
+    /// 202: the ack goes to the custody-ack endpoint, or comes with the next POST.
+    Later,
+    /// Refused before anything was written.
+    Refused {
+        /// Why.
+        code: RefuseCode,
+        /// When to come back, in milliseconds.
+        retry_after_ms: u64,
+        /// For people.
+        text: Reason,
+    },
+}
+
+/// The standing session of one HTTP peer.
+#[derive(Debug)]
+pub(crate) struct HttpPeer {
+    me: AgentId,
+    session: SessionId,
+    calls: mpsc::Sender<Call>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next_ref: u64,
+    waiting: std::collections::BTreeMap<u64, (ObligationId, Option<oneshot::Sender<OfferReply>>)>,
+}
+
+impl HttpPeer {
+    /// Registers the session and starts the task that serves it.
+    pub(crate) async fn start(
+        me: AgentId,
+        config: &PeerConfig,
+        router: &Arc<Router>,
+        calls: mpsc::Sender<Call>,
+        queue_bytes_max: usize,
+    ) -> Result<Arc<Self>, reqwest::Error> {
+        let client = reqwest::Client::builder().timeout(POST_TIMEOUT).redirect(reqwest::redirect::Policy::none()).build()?;
+        let token = config.http_token_file.as_deref().and_then(|file| crate::config::read_token(file).ok());
+        let peer = Arc::new(Self { me, session: router.session_id(), calls, state: Mutex::default() });
+        let (queue, mut outbox) = SessionQueue::new(config.id.clone(), queue_bytes_max);
+        router.add_session(peer.session, queue, usize::MAX);
+        let window = if config.obligation_endpoint.is_some() { POSTS_MAX } else { 0 };
+        let up = Input::SessionUp { session: peer.session, peer: config.id.clone(), window };
+        let _ = peer.calls.send(Call::Input(up)).await;
+        let poster = Poster { client, token, config: config.clone(), permits: Arc::new(Semaphore::new(POSTS_MAX)) };
+        let served = peer.clone();
+        tokio::spawn(async move {
+            while let Some(item) = outbox.next().await {
+                served.serve(item, &poster).await;
+            }
+        });
+        Ok(peer)
+    }
+
+    /// Offers one obligation to the core and waits a while for the answer.
+    pub(crate) async fn offer(&self, obligation: &Obligation) -> Option<OfferReply> {
+        let (tx, rx) = oneshot::channel();
+        let reference = {
+            let mut state = self.state();
+            let reference = state.next_ref;
+            state.next_ref += 1;
+            state.waiting.insert(reference, (obligation.id.clone(), Some(tx)));
+            if state.waiting.len() > LATE_MAX {
+                state.waiting.pop_first();
+            }
+            reference
+        };
+        let items = vec![obligation.encode()];
+        let input = Input::Offers { session: self.session, first_ref: reference, items };
+        self.calls.send(Call::Input(input)).await.ok()?;
+        match tokio::time::timeout(ACK_WAIT, rx).await {
+            Ok(Ok(reply)) => Some(reply),
+            Ok(Err(_)) => None,
+            Err(_) => Some(OfferReply::Later),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn serve(&self, item: ToPeer, poster: &Poster) {
+        match item {
+            ToPeer::AckRuns(runs) => {
+                for run in runs {
+                    for reference in run.refs.iter().flat_map(|range| range.iter()) {
+                        let Some((id, tx)) = self.state().waiting.remove(&reference) else { continue };
+                        let ack = CustodyAck {
+                            obligation_id: id,
+                            target: self.me.clone(),
+                            status: run.status,
+                            acked_at: run.acked_at,
+                            reason: run.reason.clone(),
+                        };
+                        if let Some(Err(OfferReply::Ack(ack))) = tx.map(|tx| tx.send(OfferReply::Ack(ack))) {
+                            poster.ack(vec![ack]); // the POST was answered 202 meanwhile
+                        }
+                    }
+                }
+            }
+            ToPeer::Refuse { refs, code, retry_after_ms, text } => {
+                for reference in refs.iter().flat_map(|range| range.iter()) {
+                    if let Some((_, Some(tx))) = self.state().waiting.remove(&reference) {
+                        let _ = tx.send(OfferReply::Refused { code, retry_after_ms, text: text.clone() });
+                    }
+                }
+            }
+            ToPeer::Acks(acks) => poster.ack(acks),
+            ToPeer::Offers { first_ref, items } => {
+                for (reference, item) in (first_ref..).zip(items) {
+                    let Ok(permit) = poster.permits.clone().acquire_owned().await else { return };
+                    let (poster, calls, session) = (poster.clone(), self.calls.clone(), self.session);
+                    tokio::spawn(async move {
+                        poster.offer(&calls, session, reference, &item).await;
+                        drop(permit);
+                    });
+                }
+            }
+            ToPeer::BestEffort(items) => {
+                for item in items {
+                    poster.best_effort(item);
+                }
+            }
+            ToPeer::Frame(_) => {}
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Poster {
+    client: reqwest::Client,
+    token: Option<String>,
+    config: PeerConfig,
+    permits: Arc<Semaphore>,
+}
+
+impl Poster {
+    fn post(&self, url: &reqwest::Url) -> reqwest::RequestBuilder {
+        let request = self.client.post(url.clone());
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    /// One try: the peer's next POST finds the same answer in our ledger.
+    fn ack(&self, acks: Vec<CustodyAck>) {
+        let Some(url) = &self.config.custody_ack_endpoint else { return };
+        for ack in acks {
+            let request = self.post(url.url()).json(&ack);
+            let peer = self.config.id.clone();
+            tokio::spawn(async move {
+                if let Err(error) = request.send().await {
+                    tracing::debug!(%peer, %error, "custody ack not delivered");
+                }
+            });
+        }
+    }
+
+    fn best_effort(&self, item: Bytes) {
+        let (Some(url), Ok(obligation)) = (&self.config.obligation_endpoint, Obligation::decode(&item)) else { return };
+        let (request, permits) = (self.post(url.url()).json(&obligation), self.permits.clone());
+        tokio::spawn(async move {
+            let _permit = permits.acquire_owned().await;
+            let _ = request.send().await;
+        });
+    }
+
+    /// POSTs one offer. No usable answer is no answer: the custodian's retry comes.
+    async fn offer(&self, calls: &mpsc::Sender<Call>, session: SessionId, reference: u64, item: &Bytes) {
+        let (Some(url), Ok(obligation)) = (&self.config.obligation_endpoint, Obligation::decode(item)) else { return };
+        let Ok(response) = self.post(url.url()).json(&obligation).send().await else { return };
+        let refs = vec![proto::ack::RefRange { first: reference, count: 1 }];
+        let refused = |code, retry_after_ms| Input::Refused { session, refs: refs.clone(), code, retry_after_ms };
+        let input = match response.status().as_u16() {
+            200 => {
+                let ack = bounded_body(response).await.and_then(|body| serde_json::from_slice::<CustodyAck>(&body).ok());
+                let Some(ack) = ack.filter(|ack| ack.obligation_id == obligation.id && ack.target == obligation.target) else {
+                    tracing::debug!(peer = %self.config.id, "the answer is no custody ack of this obligation");
+                    return;
+                };
+                let run = proto::ack::AckRun { status: ack.status, acked_at: ack.acked_at, reason: ack.reason, refs };
+                Input::AckRuns { session, runs: vec![run] }
+            }
+            202 => {
+                let run = proto::ack::AckRun { status: AckStatus::Deferred, acked_at: obligation.created_at, reason: None, refs };
+                Input::AckRuns { session, runs: vec![run] }
+            }
+            401 | 403 => refused(RefuseCode::Unauthorized, 0),
+            404 | 405 | 422 | 501 => refused(RefuseCode::Unsupported, 0),
+            429 | 503 => refused(RefuseCode::Overloaded, 1_000),
+            _ => return,
+        };
+        let _ = calls.send(Call::Input(input)).await;
+    }
+}
+
+/// HTTP peers by id.
+pub(crate) type HttpPeers = HashMap<AgentId, Arc<HttpPeer>>;
+
+/// An agent id as a header value: ids may hold any text, headers only visible ASCII.
+pub(crate) fn issuer_header(id: &AgentId) -> String {
+    id.as_str().chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
+}

@@ -1,0 +1,221 @@
+//! External handlers: a local webhook applies obligations of a kind.
+//!
+//! The node POSTs the obligation's JSON with `Idempotency-Key: <obligation_id>` and takes
+//! `{"status": "applied" | "declined" | "deferred", "reason"?}` for an answer. When a call may have
+//! had its effect without our knowing (a crash, a lost answer), the node asks first:
+//! `GET <url>/<obligation_id>` gives the same answer, 404 for an id never seen. What the handler
+//! cannot say is never guessed: it goes to reconciliation.
+
+use crate::binding::http::issuer_header;
+use crate::config::{HandlerConfig, NodeConfig, WebhookConfig, read_token};
+use crate::driver::{Call, Input};
+use crate::router::HandlerJob;
+use bytes::Bytes;
+use proto::ack::Reason;
+use proto::id::{AgentId, Kind};
+use proto::obligation::Obligation;
+use proto::receiver::Decision;
+use reqwest::StatusCode;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+/// Webhook calls under way at once, over all kinds.
+const CALLS_MAX: usize = 64;
+/// Bytes of a handler's answer that are read.
+const ANSWER_LEN_MAX: usize = 16 * 1024;
+
+/// A kind's webhook, ready to call.
+#[derive(Debug)]
+struct Webhook {
+    config: WebhookConfig,
+    token: Option<String>,
+    client: reqwest::Client,
+}
+
+/// Why the handlers cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandlerError {
+    /// A token file.
+    #[error(transparent)]
+    Token(#[from] crate::config::SecretError),
+    /// The HTTP client.
+    #[error("HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
+/// Calls the external handlers.
+#[derive(Clone, Debug)]
+pub(crate) struct Handlers {
+    webhooks: Arc<BTreeMap<Kind, Webhook>>,
+    calls: mpsc::Sender<Call>,
+    permits: Arc<Semaphore>,
+}
+
+#[derive(serde::Deserialize)]
+struct Answer {
+    status: String,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+/// What a call to the webhook came to.
+enum Called {
+    /// A clear answer.
+    Decided(Decision),
+    /// The id is not known there (status query only).
+    Unknown,
+    /// It was never reached: no effect can have happened.
+    NotReached(String),
+    /// It may have been reached.
+    Unclear(String),
+}
+
+impl Handlers {
+    pub(crate) fn new(config: &NodeConfig, calls: mpsc::Sender<Call>) -> Result<Self, HandlerError> {
+        let mut webhooks = BTreeMap::new();
+        for (kind, kind_config) in &config.kinds {
+            let HandlerConfig::Webhook(webhook) = &kind_config.handler else { continue };
+            let client = reqwest::Client::builder()
+                .timeout(Duration::from_millis(webhook.timeout_ms))
+                .redirect(reqwest::redirect::Policy::none())
+                .build()?;
+            let token = webhook.token_file.as_deref().map(read_token).transpose()?;
+            webhooks.insert(kind.clone(), Webhook { config: webhook.clone(), token, client });
+        }
+        Ok(Self { webhooks: Arc::new(webhooks), calls, permits: Arc::new(Semaphore::new(CALLS_MAX)) })
+    }
+
+    /// Takes jobs until the router is gone.
+    pub(crate) async fn run(self, mut jobs: mpsc::UnboundedReceiver<HandlerJob>) {
+        while let Some(job) = jobs.recv().await {
+            let Ok(permit) = self.permits.clone().acquire_owned().await else { return };
+            let handlers = self.clone();
+            tokio::spawn(async move {
+                match job {
+                    HandlerJob::Decide { issuer, obligation, in_doubt } => {
+                        handlers.decide(issuer, &obligation, in_doubt).await;
+                    }
+                    HandlerJob::Inform { issuer, obligation } => handlers.inform(&issuer, &obligation).await,
+                }
+                drop(permit);
+            });
+        }
+    }
+
+    async fn decide(&self, issuer: AgentId, bytes: &Bytes, in_doubt: bool) {
+        let Ok(obligation) = Obligation::decode(bytes) else { return };
+        let decision = match self.webhooks.get(&obligation.kind) {
+            None => Decision::NotReached(Reason::new("no handler for this kind any more")),
+            Some(webhook) => webhook.settle(&issuer, &obligation, in_doubt).await,
+        };
+        let _ = self.calls.send(Call::Input(Input::Decided { issuer, id: obligation.id, decision })).await;
+    }
+
+    async fn inform(&self, issuer: &AgentId, bytes: &Bytes) {
+        let Ok(obligation) = Obligation::decode(bytes) else { return };
+        if let Some(webhook) = self.webhooks.get(&obligation.kind) {
+            let _ = webhook.post(issuer, &obligation).await;
+        }
+    }
+}
+
+impl Webhook {
+    /// Gets a decision without ever asking twice for an effect that may have happened.
+    async fn settle(&self, issuer: &AgentId, obligation: &Obligation, in_doubt: bool) -> Decision {
+        if in_doubt {
+            match self.query(obligation).await {
+                Called::Decided(decision) => return decision,
+                Called::Unknown => {}
+                Called::NotReached(why) => return Decision::NotReached(Reason::new(why)),
+                Called::Unclear(why) => return Decision::InDoubt(Reason::new(why)),
+            }
+        }
+        match self.post(issuer, obligation).await {
+            Called::Decided(decision) => decision,
+            Called::NotReached(why) => Decision::NotReached(Reason::new(why)),
+            Called::Unknown => Decision::InDoubt(Reason::new("the handler answered 404 to a POST")),
+            Called::Unclear(why) => match self.query(obligation).await {
+                Called::Decided(decision) => decision,
+                Called::Unknown => Decision::NotReached(Reason::new(why)),
+                // Not reached now, though it may have been before: the intent stands, and the next
+                // offer asks for the status first.
+                Called::NotReached(_) => Decision::Deferred(Some(Reason::new(why))),
+                Called::Unclear(_) => Decision::InDoubt(Reason::new(why)),
+            },
+        }
+    }
+
+    async fn post(&self, issuer: &AgentId, obligation: &Obligation) -> Called {
+        let request = self
+            .client
+            .post(self.config.url.url().clone())
+            .header("idempotency-key", obligation.id.as_str())
+            .header("abhyasa-issuer", issuer_header(issuer))
+            .json(obligation);
+        self.send(request).await
+    }
+
+    async fn query(&self, obligation: &Obligation) -> Called {
+        if !self.config.query {
+            return Called::Unclear("the handler has no status query".to_owned());
+        }
+        let mut url = self.config.url.url().clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().push(obligation.id.as_str());
+        }
+        self.send(self.client.get(url)).await
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder) -> Called {
+        let request = match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) if error.is_connect() => return Called::NotReached(format!("handler not reached: {error}")),
+            Err(error) => return Called::Unclear(format!("no answer from the handler: {error}")),
+        };
+        let status = response.status();
+        if status == StatusCode::NOT_FOUND {
+            return Called::Unknown;
+        }
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            return Called::Decided(Decision::Deferred(Some(Reason::new(format!("handler answered {status}")))));
+        }
+        if !status.is_success() {
+            return Called::Unclear(format!("handler answered {status}"));
+        }
+        match bounded_body(response).await.and_then(|body| serde_json::from_slice::<Answer>(&body).ok()) {
+            Some(answer) => Self::decision(answer),
+            None => Called::Unclear("the handler's answer is not {\"status\": …}".to_owned()),
+        }
+    }
+
+    fn decision(answer: Answer) -> Called {
+        let reason = answer.reason.map(Reason::new);
+        match answer.status.as_str() {
+            "applied" => Called::Decided(Decision::Applied),
+            "declined" => {
+                Called::Decided(Decision::Declined(reason.unwrap_or_else(|| Reason::new("declined by the handler"))))
+            }
+            "deferred" => Called::Decided(Decision::Deferred(reason)),
+            other => Called::Unclear(format!("handler status {other:?} is not applied, declined or deferred")),
+        }
+    }
+}
+
+/// A response's body, unless it is longer than we read.
+pub(crate) async fn bounded_body(mut response: reqwest::Response) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        if body.len() + chunk.len() > ANSWER_LEN_MAX {
+            return None;
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Some(body)
+}
