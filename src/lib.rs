@@ -1,5 +1,7 @@
 //! The abhyasa node: the async shell around the custody core.
 
+pub mod api;
+pub mod cli;
 pub mod config;
 pub mod identity;
 pub mod init;
@@ -12,6 +14,7 @@ mod escalation;
 mod handler;
 pub mod node;
 mod peers;
+pub mod proxy;
 mod router;
 pub mod store;
 pub mod telemetry;
@@ -19,3 +22,4 @@ pub mod telemetry;
 pub use driver::DriverError;
 pub use handler::HandlerError;
 pub use proto;
+pub mod bench;

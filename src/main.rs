@@ -1,2 +1,9 @@
-//! x
-fn main(){}
+//! The `abhyasa` command.
+
+use abhyasa::cli::Cli;
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    Cli::parse().run()
+}

@@ -582,6 +582,12 @@ impl NodeHandle {
         self.config.peers.iter().map(status).collect()
     }
 
+    /// Bytes that wait to be sent to a peer.
+    #[must_use]
+    pub fn queued_bytes(&self, peer: &AgentId) -> usize {
+        self.router.queued_bytes(peer)
+    }
+
     /// Pending transfers, as of the last commit.
     #[must_use]
     pub fn pending(&self) -> usize {

@@ -220,6 +220,13 @@ impl Router {
         lock(&self.sessions).by_peer.get(peer).map_or(0, Vec::len)
     }
 
+    /// Bytes that wait to be sent to a peer.
+    pub(crate) fn queued_bytes(&self, peer: &AgentId) -> usize {
+        let sessions = lock(&self.sessions);
+        let ids = sessions.by_peer.get(peer).into_iter().flatten();
+        ids.filter_map(|id| sessions.by_id.get(id)).map(|queue| queue.queued.load(Ordering::Relaxed)).sum()
+    }
+
     /// Rings when a retry to this peer is due.
     pub(crate) fn retry_bell(&self, peer: &AgentId) -> Arc<Notify> {
         lock(&self.retry).entry(peer.clone()).or_default().clone()

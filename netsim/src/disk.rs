@@ -1,31 +1,66 @@
-//! The simulated disk: what was committed is there, what was not is gone.
+//! The simulated disk: what was synced is there, what was not may be gone.
 
 use bytes::Bytes;
 use proto::store::{Read, ReadError, Table, Write};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// The durable tables of one node. Writes get in by [`SimStore::apply`] only, a batch at a time.
+/// The value a key had before a write.
+type Undo = Vec<(Table, Bytes, Option<Bytes>)>;
+
+/// The tables of one node. Writes get in by [`SimStore::apply`] only, a batch at a time.
 #[derive(Clone, Debug, Default)]
 pub struct SimStore {
     tables: BTreeMap<Table, BTreeMap<Bytes, Bytes>>,
+    /// How to take back each batch since the last sync.
+    behind: Vec<Undo>,
     commits: u64,
 }
 
 impl SimStore {
-    /// Makes one batch durable, in order.
-    pub fn apply(&mut self, writes: &[Write]) {
-        self.commits += 1;
+    /// Takes one batch, in order. With `sync` it is durable, and all before it; without, a crash
+    /// may lose it.
+    pub fn apply(&mut self, writes: &[Write], sync: bool) {
+        let mut undo = Undo::new();
         for write in writes {
             let table = self.tables.entry(write.table).or_default();
-            match &write.value {
+            let before = match &write.value {
                 Some(value) => table.insert(write.key.clone(), value.clone()),
                 None => table.remove(&write.key),
             };
+            if !sync {
+                undo.push((write.table, write.key.clone(), before));
+            }
+        }
+        if sync {
+            self.commits += 1;
+            self.behind.clear();
+        } else {
+            self.behind.push(undo);
         }
     }
 
-    /// Batches made durable so far.
+    /// Batches a crash may lose.
+    #[must_use]
+    pub const fn unsynced(&self) -> usize {
+        self.behind.len()
+    }
+
+    /// A crash: all but the first `kept` of the unsynced batches are gone.
+    pub fn crash(&mut self, kept: usize) {
+        for undo in self.behind.split_off(kept.min(self.behind.len())).into_iter().rev() {
+            for (table, key, before) in undo.into_iter().rev() {
+                let table = self.tables.entry(table).or_default();
+                match before {
+                    Some(value) => table.insert(key, value),
+                    None => table.remove(&key),
+                };
+            }
+        }
+        self.behind.clear();
+    }
+
+    /// Syncs so far.
     #[must_use]
     pub const fn commits(&self) -> u64 {
         self.commits
@@ -60,14 +95,44 @@ impl Read for SimStore {
         Ok(self.value(table, key).cloned())
     }
 
-    fn scan(&self, table: Table, from: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+    fn scan(
+        &self,
+        table: Table,
+        from: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
         let Some(members) = self.tables.get(&table) else { return Ok(Vec::new()) };
-        let members = members.range::<[u8], _>((Bound::Included(from), Bound::Unbounded)).take(limit);
+        let members =
+            members.range::<[u8], _>((Bound::Included(from), Bound::Unbounded)).take(limit);
         Ok(members.map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
     fn last(&self, table: Table) -> Result<Option<(Bytes, Bytes)>, ReadError> {
         let last = self.tables.get(&table).and_then(BTreeMap::last_key_value);
         Ok(last.map(|(key, value)| (key.clone(), value.clone())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_takes_back_what_was_not_synced() {
+        let key = Bytes::from_static(b"k");
+        let put = |value: &'static [u8]| {
+            let value = Some(Bytes::from_static(value));
+            [Write { table: Table::Cell, key: key.clone(), value }]
+        };
+        let mut store = SimStore::default();
+        store.apply(&put(b"1"), true);
+        store.apply(&put(b"2"), false);
+        store.apply(&put(b"3"), false);
+        assert_eq!(store.value(Table::Cell, b"k").unwrap().as_ref(), b"3");
+        let mut other = store.clone();
+        store.crash(0);
+        assert_eq!(store.value(Table::Cell, b"k").unwrap().as_ref(), b"1");
+        other.crash(1);
+        assert_eq!(other.value(Table::Cell, b"k").unwrap().as_ref(), b"2");
     }
 }

@@ -1,1 +1,25 @@
-//! x
+//! The core world: real custody machines on a simulated network, disk and clock.
+//!
+//! A run is a function of its [`Options`]: no threads, no OS clock, no map of random order. Faults
+//! come first, then everything heals and must converge. [`check::Checker`] watches from outside.
+
+pub mod check;
+mod disk;
+mod net;
+mod node;
+mod options;
+mod pair;
+mod rng;
+mod run;
+mod solo;
+mod workload;
+mod world;
+
+pub use disk::SimStore;
+pub use net::{LinkModel, Mode};
+pub use options::{HandlerModel, KINDS, Options};
+pub use pair::{Pair, draft};
+pub use rng::Rng;
+pub use run::{Counts, Report, run};
+pub use solo::Solo;
+pub use world::World;

@@ -108,7 +108,7 @@ impl SimNet {
             at = cut.until + 2 * self.link.delay_ms_max + self.delay(); // sent again after the cut
         }
         let mut rto = 2 * self.link.delay_ms_max + 10;
-        while self.rng.chance(self.link.loss_permille) {
+        while self.rng.chance(self.link.loss_permille.min(950)) {
             if lossy {
                 return (None, None);
             }

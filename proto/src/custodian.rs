@@ -24,9 +24,9 @@ pub use issue::{Draft, IssueError, Issued};
 /// Alarms handled, and offers filled in, by one input: the driver comes straight back for more, so
 /// no burst of timers holds up an ack.
 const WORK_PER_INPUT_MAX: usize = 2048;
-/// Offers of a session whose transfer ended here before their ack came, remembered to tell a late
-/// `applied` from a foreign one.
-const ENDED_PER_SESSION_MAX: usize = 4096;
+/// Offers of a session that were made again, or whose transfer ended here, before their ack came:
+/// remembered to take that ack, and to tell a late `applied` from a foreign one.
+const ELSEWHERE_PER_SESSION_MAX: usize = 4096;
 
 /// All pending transfers of this node.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ struct Session {
     next_ref: u64,
     in_flight: BTreeMap<u64, (u64, Bytes)>,
     in_flight_bytes: usize,
-    ended: BTreeMap<u64, ObligationId>,
+    elsewhere: BTreeMap<u64, ObligationId>,
 }
 
 impl Custodian {

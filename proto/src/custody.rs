@@ -6,7 +6,9 @@
 //!    [`Step`]. Several inputs may share a step.
 //! 2. [`Custody::seal`] closes the step.
 //! 3. [`Step::commit`] makes the writes durable and gives the outputs out (PS-1).
-//! 4. [`Custody::committed`] says so; until then later inputs see the writes as staged.
+//! 4. [`Custody::committed`] says so; until then later inputs see the writes as staged. Steps are
+//!    committed, and their outputs released, in the order they were sealed, also those without
+//!    writes: an ack may rest on a ledger entry of the step before.
 //! 5. [`Custody::next_timeout`] is the one alarm: come back with [`Input::Tick`] by then.
 //!
 //! A read or commit that fails ends the process (CR-1); the next start recovers from the store.
@@ -339,6 +341,7 @@ impl Custody {
     /// The step of this generation, and all before it, are durable.
     pub fn committed(&mut self, generation: u64) {
         self.staging.committed(generation);
+        self.counters.committed(generation);
     }
 
     /// When to come back with [`Input::Tick`] at the latest.
@@ -346,6 +349,12 @@ impl Custody {
     pub fn next_timeout(&self) -> Option<Time> {
         let housekeeping = self.counters.next_prune();
         self.custodian.next_timeout().into_iter().chain(housekeeping).min()
+    }
+
+    /// Writes that are handled and not durable yet.
+    #[must_use]
+    pub fn staged(&self) -> usize {
+        self.staging.len()
     }
 
     /// Pending transfers.

@@ -54,7 +54,6 @@ impl<'r, 'a> Members<'r, 'a> {
                 self.next = None;
                 Ok(Some(self.reader))
             }
-            Some(found) if found < key => Err(CborError::Unknown { key: found }),
             _ => Ok(None),
         }
     }

@@ -94,8 +94,7 @@ impl Obligation {
         Ok(())
     }
 
-    /// What is bound to the id: the first 8 bytes of a SHA-256 over kind, target, payload and
-    /// sequence. An id that comes back with another digest was reused, and is not a duplicate.
+    /// What is bound to the id: the first 8 bytes of a SHA-256 over kind, target and payload. An id that comes back with another digest was reused, and is not a duplicate.
     /// Stored on disk, so its definition is part of the format.
     #[must_use]
     pub fn digest(&self) -> u64 {
@@ -108,8 +107,6 @@ impl Obligation {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
-        hash.update([u8::from(self.sequence.is_some())]);
-        hash.update(self.sequence.unwrap_or_default().to_be_bytes());
         hash.finalize().iter().take(8).fold(0, |digest, byte| digest << 8 | u64::from(*byte))
     }
 

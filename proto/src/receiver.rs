@@ -10,7 +10,7 @@ use crate::frame::RefuseCode;
 use crate::id::{AgentId, ObligationId};
 use crate::obligation::Obligation;
 use crate::polarity::Registry;
-use crate::record::{Ledger, issued_key};
+use crate::record::{Intent, Ledger, issued_key};
 use crate::settings::Settings;
 use crate::step::{Ctx, Output, SessionId};
 use crate::store::{ReadError, Table};
@@ -113,6 +113,10 @@ impl Receiver {
         if let Some(disposition) = Self::known(ctx, peer, &obligation)? {
             return Ok(disposition);
         }
+        let intent = intent_of(ctx, peer, &obligation.id)?;
+        if intent.as_ref().is_some_and(|(_, asked)| asked.digest() != obligation.digest()) {
+            return Ok(Disposition::Ack(AckStatus::Declined, Some(Reason::ID_CONFLICT)));
+        }
         if let Some(waiting) = self.deciding.get_mut(&(peer.clone(), obligation.id.clone())) {
             waiting.offer = Some(offer);
             return Ok(Disposition::Deciding);
@@ -132,7 +136,8 @@ impl Receiver {
             return Ok(Disposition::Ack(AckStatus::Declined, Some(Reason::SUPERSEDED)));
         }
         if settings.external.contains(&obligation.kind) {
-            return self.ask(ctx, settings, peer, obligation, Some(offer), item);
+            let intent = intent.map(|(intent, _)| intent);
+            return Ok(self.ask(ctx, settings, peer, obligation, intent, offer, item));
         }
         apply::apply(ctx, settings, &rules.principal, &obligation, &judged, true)?;
         record(ctx, settings, peer, &obligation, AckStatus::Applied, None);
@@ -239,6 +244,14 @@ fn ledger_of(ctx: &Ctx<'_>, peer: &AgentId, id: &ObligationId) -> Result<Option<
     }
 }
 
+fn intent_of(ctx: &Ctx<'_>, peer: &AgentId, id: &ObligationId) -> Result<Option<(Intent, Obligation)>, ReadError> {
+    let Some(bytes) = ctx.get(Table::Intent, &issued_key(peer, id))? else { return Ok(None) };
+    let damaged = |error| ReadError::damaged(Table::Intent, error);
+    let intent = Intent::decode(&bytes).map_err(damaged)?;
+    let obligation = Obligation::decode(&intent.obligation).map_err(damaged)?;
+    Ok(Some((intent, obligation)))
+}
+
 /// LE-1: the ledger entry, in the same commit as whatever effect this step has written.
 //= LE-1
 fn record(ctx: &mut Ctx<'_>, settings: &Settings, peer: &AgentId, obligation: &Obligation, status: AckStatus, reason: Option<Reason>) {
@@ -251,11 +264,15 @@ fn record(ctx: &mut Ctx<'_>, settings: &Settings, peer: &AgentId, obligation: &O
         reason: reason.clone(),
     };
     ctx.put(Table::Ledger, key.clone(), ledger.encode());
-    // A redelivery after the deadline and the skew is declined as expired, so the id may go then.
+    forget_later(ctx, settings, obligation, key);
+    received(ctx, peer, obligation, status, reason);
+}
+
+/// A redelivery after the deadline and the skew is declined as expired, so the id may go then.
+fn forget_later(ctx: &mut Ctx<'_>, settings: &Settings, obligation: &Obligation, key: Bytes) {
     let forget_at = obligation.deadline_at().after_ms(settings.clock_skew_ms_max);
     let bucket = forget_at.max(ctx.now).as_ms() / EXPIRY_BUCKET_MS + 1;
     ctx.step.expiring.entry(bucket).or_default().push(key);
-    received(ctx, peer, obligation, status, reason);
 }
 
 fn received(ctx: &mut Ctx<'_>, peer: &AgentId, obligation: &Obligation, status: AckStatus, reason: Option<Reason>) {

@@ -71,10 +71,10 @@ pub enum Role {
     Receiver,
 }
 
-/// Key of a cell.
+/// Key of a cell. The kind is part of it: a token and a scope of one name are two states.
 #[must_use]
-pub fn cell_key(role: Role, agent: &AgentId, key: &GovernedKey) -> Bytes {
-    joined(&[role_prefix(role), agent.as_str(), key.as_str()])
+pub fn cell_key(role: Role, agent: &AgentId, kind: &Kind, key: &GovernedKey) -> Bytes {
+    joined(&[role_prefix(role), agent.as_str(), kind.as_str(), key.as_str()])
 }
 
 /// The text a cell key of `role` begins with.
@@ -86,16 +86,17 @@ pub const fn role_prefix(role: Role) -> &'static str {
     }
 }
 
-/// Role, agent and governed key of a key made by [`cell_key`].
+/// Role, agent, kind and governed key of a key made by [`cell_key`].
 #[must_use]
-pub fn split_cell_key(key: &[u8]) -> Option<(Role, AgentId, GovernedKey)> {
-    let mut parts = std::str::from_utf8(key).ok()?.splitn(3, '\0');
+pub fn split_cell_key(key: &[u8]) -> Option<(Role, AgentId, Kind, GovernedKey)> {
+    let mut parts = std::str::from_utf8(key).ok()?.splitn(4, '\0');
     let role = match parts.next()? {
         "p" => Role::Principal,
         "r" => Role::Receiver,
         _ => return None,
     };
-    Some((role, AgentId::new(parts.next()?).ok()?, GovernedKey::new(parts.next()?).ok()?))
+    let agent = AgentId::new(parts.next()?).ok()?;
+    Some((role, agent, Kind::new(parts.next()?).ok()?, GovernedKey::new(parts.next()?).ok()?))
 }
 
 /// State under one governed key.
@@ -464,7 +465,7 @@ pub enum EscalationReason {
     Deferring,
     /// The receiver refuses us: not authorized there.
     Unauthenticated,
-    /// The receiver does not carry this kind.
+    /// The receiver does not carry this kind, or cannot make sense of the obligation.
     Unsupported,
     /// The receiver is overloaded and refused every offer.
     Overloaded,

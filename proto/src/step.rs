@@ -268,6 +268,16 @@ impl Staging {
         self.values.insert((table, key), (self.next_generation, value));
     }
 
+    /// The generation that is open.
+    pub(crate) const fn open_generation(&self) -> u64 {
+        self.next_generation
+    }
+
+    /// Writes not durable yet.
+    pub(crate) fn len(&self) -> usize {
+        self.values.len()
+    }
+
     /// Closes the open generation and returns its number.
     pub(crate) fn close(&mut self) -> u64 {
         let generation = self.next_generation;

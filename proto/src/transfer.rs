@@ -69,7 +69,9 @@ impl Transfer {
     pub(crate) const fn escalation_reason(&self, due: Due) -> EscalationReason {
         match (self.refused, self.deferred, due) {
             (Some(RefuseCode::Unauthorized), ..) => EscalationReason::Unauthenticated,
-            (Some(RefuseCode::Unsupported), ..) => EscalationReason::Unsupported,
+            (Some(RefuseCode::Unsupported | RefuseCode::Malformed | RefuseCode::WrongTarget), ..) => {
+                EscalationReason::Unsupported
+            }
             (_, true, _) => EscalationReason::Deferring,
             (Some(RefuseCode::Overloaded), ..) => EscalationReason::Overloaded,
             (.., Due::Exhausted) => EscalationReason::RetriesExhausted,

@@ -7,8 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use proto::id::{AgentId, GovernedKey};
+use proto::id::{AgentId, GovernedKey, Kind};
 use proto::record::{Cell, CellValue, Role, cell_key, role_prefix, split_cell_key};
 use proto::store::{Read, ReadError, Table};
 use serde::{Deserialize, Serialize};
@@ -63,6 +62,8 @@ pub(crate) struct AuthorizationView {
     role: RoleView,
     /// The other agent: the one that is let do, or that lets us do.
     agent: String,
+    /// Kind of the obligations that govern it.
+    kind: String,
     /// What is authorized.
     scope: String,
     /// Whether it is, now.
@@ -78,6 +79,8 @@ pub(crate) struct WeightView {
     role: RoleView,
     /// The other agent.
     agent: String,
+    /// Kind of the obligations that govern it.
+    kind: String,
     /// What is weighed.
     weight_key: String,
     /// The weight, inside the bounds of the configuration.
@@ -119,10 +122,11 @@ pub(crate) async fn authorizations(
     State(app): State<App>,
     Params(params): Params<CellParams>,
 ) -> Result<Json<Page<AuthorizationView>>, ApiError> {
-    list(app.node.store(), &params, |role, agent, key, cell| match cell.value {
+    list(app.node.store(), &params, |role, agent, kind, key, cell| match cell.value {
         CellValue::Authorization { granted } => Some(AuthorizationView {
             role: role.into(),
             agent: agent.into(),
+            kind: kind.into(),
             scope: key.into(),
             allowed: granted,
             origin: cell.into(),
@@ -144,10 +148,11 @@ pub(crate) async fn weights(
     State(app): State<App>,
     Params(params): Params<CellParams>,
 ) -> Result<Json<Page<WeightView>>, ApiError> {
-    list(app.node.store(), &params, |role, agent, key, cell| match cell.value {
+    list(app.node.store(), &params, |role, agent, kind, key, cell| match cell.value {
         CellValue::Weight(weight) => Some(WeightView {
             role: role.into(),
             agent: agent.into(),
+            kind: kind.into(),
             weight_key: key.into(),
             weight: weight.to_f64(),
             origin: cell.into(),
@@ -161,7 +166,7 @@ pub(crate) async fn weights(
 fn list<T>(
     store: &dyn Read,
     params: &CellParams,
-    view: impl Fn(Role, AgentId, GovernedKey, &Cell) -> Option<T>,
+    view: impl Fn(Role, AgentId, Kind, GovernedKey, &Cell) -> Option<T>,
 ) -> Result<Page<T>, ApiError> {
     let agent = params.agent.as_deref().map(AgentId::new).transpose()?;
     let wanted: Option<Role> = params.role.map(Into::into);
@@ -175,15 +180,18 @@ fn list<T>(
             prefix.extend_from_slice(agent.as_str().as_bytes());
             prefix.push(0);
         }
+        if items.len() == limit {
+            return Ok(Page { items, next: Some(hex(&prefix)) });
+        }
         let from = after.as_deref().map_or_else(|| prefix.clone(), |after| after_key(after).max(prefix.clone()));
         let (found, last) = walk(store, Table::Cell, from, limit - items.len(), |key, value| {
             if !key.starts_with(&prefix) {
                 return Ok(Pick::End);
             }
-            let (role, agent, governed) =
+            let (role, agent, kind, governed) =
                 split_cell_key(key).ok_or_else(|| ReadError::damaged(Table::Cell, "key"))?;
             let cell = decode(value)?;
-            Ok(view(role, agent, governed, &cell).map_or(Pick::Skip, Pick::Keep))
+            Ok(view(role, agent, kind, governed, &cell).map_or(Pick::Skip, Pick::Keep))
         })?;
         items.extend(found);
         if let Some(key) = last {
@@ -198,7 +206,7 @@ fn decode(value: &[u8]) -> Result<Cell, ReadError> {
 }
 
 /// A cursor that is a key.
-fn hex(key: &Bytes) -> String {
+fn hex(key: &[u8]) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -214,8 +222,11 @@ fn unhex(text: &str) -> Result<Vec<u8>, ApiError> {
 pub(crate) struct CheckParams {
     /// The other agent.
     agent: String,
-    /// What is to be done.
+    /// What is to be done: a scope, a token.
     scope: String,
+    /// Kind that governs it, such as `anumati.consent`. By default every kind is asked, and one
+    /// that withholds is enough.
+    kind: Option<String>,
     /// `receiver` (default): may this node do it for `agent`, the principal? `principal`: does this
     /// node let `agent` do it?
     #[param(inline)]
@@ -264,7 +275,7 @@ impl CheckView {
     )
 )]
 pub(crate) async fn check(State(app): State<App>, params: Result<Params<CheckParams>, ApiError>) -> Response {
-    let answer = params.and_then(|Params(params)| check_cell(app.node.store(), &params));
+    let answer = params.and_then(|Params(params)| check_cells(&app, &params));
     match answer {
         Ok(view) => Json(view).into_response(),
         Err(error) if error.status() == StatusCode::SERVICE_UNAVAILABLE => {
@@ -277,10 +288,33 @@ pub(crate) async fn check(State(app): State<App>, params: Result<Params<CheckPar
     }
 }
 
-fn check_cell(store: &dyn Read, params: &CheckParams) -> Result<CheckView, ApiError> {
+fn check_cells(app: &App, params: &CheckParams) -> Result<CheckView, ApiError> {
+    let kinds: Vec<Kind> = match &params.kind {
+        Some(kind) => vec![Kind::new(kind)?],
+        None => app.node.config().kinds.keys().cloned().collect(),
+    };
+    check_kinds(app.node.store(), params, &kinds)
+}
+
+/// A kind that withholds is enough to stop; one that grants is needed to go.
+fn check_kinds(store: &dyn Read, params: &CheckParams, kinds: &[Kind]) -> Result<CheckView, ApiError> {
+    let mut answer = CheckView::no("unknown");
+    for kind in kinds {
+        let view = check_cell(store, params, kind)?;
+        match view.why {
+            "withheld" => return Ok(view),
+            "granted" => answer = view,
+            "not_an_authorization" if !answer.allowed => answer = view,
+            _ => {}
+        }
+    }
+    Ok(answer)
+}
+
+fn check_cell(store: &dyn Read, params: &CheckParams, kind: &Kind) -> Result<CheckView, ApiError> {
     let role = params.role.unwrap_or(RoleView::Receiver).into();
     let (agent, scope) = (AgentId::new(&params.agent)?, GovernedKey::new(&params.scope)?);
-    let Some(bytes) = store.get(Table::Cell, &cell_key(role, &agent, &scope))? else {
+    let Some(bytes) = store.get(Table::Cell, &cell_key(role, &agent, kind, &scope))? else {
         return Ok(CheckView::no("unknown"));
     };
     let cell = decode(&bytes)?;
@@ -299,6 +333,7 @@ fn check_cell(store: &dyn Read, params: &CheckParams) -> Result<CheckView, ApiEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use proto::id::ObligationId;
     use proto::time::Time;
     use proto::weight::Weight;
@@ -333,7 +368,8 @@ mod tests {
                 num: 0,
                 at: Time::from_ms(1),
             };
-            cells.insert(cell_key(role, &agent, &key), cell.encode());
+            let kind = Kind::new("anumati.consent").unwrap();
+            cells.insert(cell_key(role, &agent, &kind, &key), cell.encode());
         };
         let granted = |granted| CellValue::Authorization { granted };
         for n in 0..50 {
@@ -349,10 +385,11 @@ mod tests {
     fn page(store: &dyn Read, query: &str) -> Page<AuthorizationView> {
         let uri = format!("/?{query}").parse().unwrap();
         let axum::extract::Query(params) = axum::extract::Query::try_from_uri(&uri).unwrap();
-        list(store, &params, |role, agent, key, cell| match cell.value {
+        list(store, &params, |role, agent, kind, key, cell| match cell.value {
             CellValue::Authorization { granted } => Some(AuthorizationView {
                 role: role.into(),
                 agent: agent.into(),
+                kind: kind.into(),
                 scope: key.into(),
                 allowed: granted,
                 origin: cell.into(),
@@ -365,7 +402,7 @@ mod tests {
     #[test]
     fn pages_add_up_to_the_whole() {
         let store = cells();
-        for limit in [1, 7, 31, 32, 33, 53, 100] {
+        for limit in [1, 7, 31, 32, 33, 51, 53, 100] {
             let (mut seen, mut after) = (Vec::new(), String::new());
             loop {
                 let page = page(&store, &format!("limit={limit}{after}"));
@@ -385,7 +422,9 @@ mod tests {
     #[test]
     fn a_check_fails_closed() {
         let ask = |store: &Cells, agent: &str, scope: &str, role| {
-            check_cell(store, &CheckParams { agent: agent.into(), scope: scope.into(), role })
+            let kinds = [Kind::new("oauth.token").unwrap(), Kind::new("anumati.consent").unwrap()];
+            let params = CheckParams { agent: agent.into(), scope: scope.into(), kind: None, role };
+            check_kinds(store, &params, &kinds)
         };
         let store = cells();
         let answer = |agent, scope, role| ask(&store, agent, scope, role).map(|view| (view.allowed, view.why)).unwrap();

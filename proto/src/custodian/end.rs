@@ -32,7 +32,7 @@ impl Custodian {
     pub(crate) fn offers_in(&self, session: SessionId, first: u64, last: u64) -> Vec<u64> {
         self.sessions.get(&session).map_or_else(Vec::new, |session| {
             let flying = session.in_flight.range(first..=last).map(|(reference, _)| *reference);
-            flying.chain(session.ended.range(first..=last).map(|(reference, _)| *reference)).collect()
+            flying.chain(session.elsewhere.range(first..=last).map(|(reference, _)| *reference)).collect()
         })
     }
 
@@ -52,10 +52,11 @@ impl Custodian {
                 Obligation::decode(&bytes).map_err(|e| ReadError::damaged(Table::Pending, e))?;
             return self.settle(ctx, settings, registry, num, &obligation, verdict);
         }
-        let ended = self.sessions.get_mut(&session).and_then(|session| session.ended.remove(&reference));
-        match ended {
-            Some(id) => Self::late(ctx, &id, verdict),
-            None => Ok(None),
+        let elsewhere = self.sessions.get_mut(&session).and_then(|session| session.elsewhere.remove(&reference));
+        let Some(id) = elsewhere else { return Ok(None) };
+        match self.find(ctx, &id)? {
+            Some((num, obligation)) => self.settle(ctx, settings, registry, num, &obligation, verdict),
+            None => Self::late(ctx, &id, verdict),
         }
     }
 
@@ -156,7 +157,7 @@ impl Custodian {
         if let Some((session, reference)) = transfer.sent
             && self.land(session, reference).is_some()
         {
-            self.remember_ended(session, reference, obligation.id.clone());
+            self.remember(session, reference, obligation.id.clone());
         }
         ctx.remove(Table::Pending, num_key(num));
         if transfer.retries > 0 || transfer.deferred {
@@ -280,7 +281,7 @@ pub(crate) fn apply_safe(
         SafeEffect::FailClosed { scope } => scope,
         SafeEffect::DownWeight { weight_key, .. } => weight_key,
     };
-    let at = cell_key(Role::Principal, &obligation.target, key);
+    let at = cell_key(Role::Principal, &obligation.target, &obligation.kind, key);
     let cell = match ctx.get(Table::Cell, &at)? {
         Some(bytes) => Some(Cell::decode(&bytes).map_err(|e| ReadError::damaged(Table::Cell, e))?),
         None => None,

@@ -3,7 +3,7 @@
 use super::Custodian;
 use crate::id::{AgentId, Kind, ObligationId};
 use crate::limits::OBLIGATION_LEN_MAX;
-use crate::obligation::Obligation;
+use crate::obligation::{Obligation, ObligationError};
 use crate::payload::Payload;
 use crate::polarity::{Change, PolarityError, Registry};
 use crate::profile::{Profile, ProfileError};
@@ -100,6 +100,9 @@ pub enum IssueError {
         /// Latest.
         latest: u64,
     },
+    /// A member is out of range.
+    #[error(transparent)]
+    Obligation(#[from] ObligationError),
     /// The encoded obligation is over the limit.
     #[error("obligation of {len} bytes is over the limit of {max}")]
     TooLarge {
@@ -167,8 +170,11 @@ impl Custodian {
         } else if deadline_seconds.is_none() {
             obligation.deadline_seconds = 60; // best effort: how long it is worth applying
         }
+        if let Err(error) = obligation.check() {
+            return Ok(Err(error.into()));
+        }
         let mut superseded = None;
-        let cell_at = cell_key(Role::Principal, &obligation.target, &judged.key);
+        let cell_at = cell_key(Role::Principal, &obligation.target, &obligation.kind, &judged.key);
         if judged.change.is_set() {
             let cell = match ctx.get(Table::Cell, &cell_at)? {
                 Some(bytes) => Some(Cell::decode(&bytes).map_err(|e| ReadError::damaged(Table::Cell, e))?),
@@ -268,10 +274,10 @@ impl Custodian {
                 existing: true,
             })
         };
+        // A draft without a sequence got one at its first issue.
+        let given = |sequence| obligation.sequence.is_none() || obligation.sequence == sequence;
         if let Some((_, pending)) = self.find(ctx, &obligation.id)? {
-            let equal = pending.kind == obligation.kind
-                && pending.target == obligation.target
-                && pending.payload == obligation.payload;
+            let equal = pending.digest() == obligation.digest() && given(pending.sequence);
             let result = if equal { same(pending.deadline_at(), pending.sequence) } else { taken() };
             return Ok(Some(result));
         }
@@ -279,7 +285,7 @@ impl Custodian {
             return Ok(None);
         };
         let outcome = Outcome::decode(&bytes).map_err(|error| ReadError::damaged(Table::Outcome, error))?;
-        let equal = outcome.digest == obligation.digest();
+        let equal = outcome.digest == obligation.digest() && given(outcome.sequence);
         Ok(Some(if equal { same(outcome.deadline_at, outcome.sequence) } else { taken() }))
     }
 
@@ -321,6 +327,9 @@ fn profile_of(
         .profiles
         .get(&obligation.kind)
         .ok_or_else(|| IssueError::NoProfile { kind: obligation.kind.clone() })?;
-    let deadline_ms = deadline_seconds.map(|seconds| seconds.saturating_mul(1000));
+    // The wire counts whole seconds, and the budget must span what the wire says.
+    let whole = profile.deadline_ms() % 1000 == 0;
+    let seconds = deadline_seconds.or_else(|| (!whole).then(|| profile.deadline_ms().div_ceil(1000)));
+    let deadline_ms = seconds.map(|seconds| seconds.saturating_mul(1000));
     Ok(Some(profile.with(deadline_ms, max_retries)?))
 }

@@ -57,7 +57,9 @@ impl Custodian {
                 retry_at: ctx.now.after_ms(spread),
                 warn_at: if half > ctx.now { half } else { Time::NEVER },
                 sent: None,
-                retries: attempt.retries,
+                // The attempt under way when the node went down is repeated, not counted again: a
+                // crash loop does not eat the budget.
+                retries: attempt.retries.saturating_sub(1),
                 max_retries: obligation.max_retries,
                 peer,
                 schedule,

@@ -1,8 +1,9 @@
 //! Sessions, windows and offers.
 
-use super::{Custodian, ENDED_PER_SESSION_MAX, Session, WORK_PER_INPUT_MAX};
+use super::{Custodian, ELSEWHERE_PER_SESSION_MAX, Session, WORK_PER_INPUT_MAX};
 use crate::frame::RefuseCode;
 use crate::id::{AgentId, ObligationId};
+use crate::obligation::Obligation;
 use crate::settings::Settings;
 use crate::step::{Ctx, SessionId};
 use crate::store::ReadError;
@@ -27,7 +28,7 @@ impl Custodian {
             next_ref: 0,
             in_flight: Default::default(),
             in_flight_bytes: 0,
-            ended: Default::default(),
+            elsewhere: Default::default(),
         });
         if window == 0 {
             return Ok(()); // receive only: a peer that calls us and cannot be called
@@ -75,9 +76,13 @@ impl Custodian {
             Some(bytes) => bytes,
             None => self.load_bytes(ctx, num)?,
         };
-        // The older offer of the same transfer, if any, gives its place in the window up.
-        if let Some((session, reference)) = self.transfers.get(&num).and_then(|transfer| transfer.sent) {
-            self.land(session, reference);
+        // The older offer of the same transfer, if any, gives its place in the window up; an ack
+        // of it still counts.
+        if let Some((session, reference)) = self.transfers.get(&num).and_then(|transfer| transfer.sent)
+            && let Some((_, older)) = self.land(session, reference)
+            && let Ok(obligation) = Obligation::decode(&older)
+        {
+            self.remember(session, reference, obligation.id);
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let full = session.in_flight.len() >= session.window
@@ -109,12 +114,12 @@ impl Custodian {
         Some(landed)
     }
 
-    /// Remembers an offer whose transfer ended before its ack came.
-    pub(super) fn remember_ended(&mut self, session: SessionId, reference: u64, id: ObligationId) {
+    /// Remembers an offer that was made again, or whose transfer ended, before its ack came.
+    pub(super) fn remember(&mut self, session: SessionId, reference: u64, id: ObligationId) {
         if let Some(session) = self.sessions.get_mut(&session) {
-            session.ended.insert(reference, id);
-            if session.ended.len() > ENDED_PER_SESSION_MAX {
-                session.ended.pop_first();
+            session.elsewhere.insert(reference, id);
+            if session.elsewhere.len() > ELSEWHERE_PER_SESSION_MAX {
+                session.elsewhere.pop_first();
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use crate::cbor::{CborError, Reader, Writer};
 use crate::receiver::EXPIRY_BUCKET_MS;
-use crate::record::{decode_keys, encode_keys, key_num, pair_key};
+use crate::record::{
+    Escalation, Intent, Outcome, Terminal, decode_keys, encode_keys, key_num, num_key, pair_key,
+};
 use crate::settings::Settings;
 use crate::step::Ctx;
 use crate::store::{Read, ReadError, Table};
@@ -12,8 +14,10 @@ use bytes::Bytes;
 const COUNTERS_KEY: &[u8] = b"counters";
 /// Time between two looks for something to forget, in milliseconds.
 const PRUNE_EVERY_MS: u64 = 1_000;
-/// Log records looked at each time.
-const PRUNE_RECORDS_MAX: usize = 8;
+/// Keys forgotten by one look; while there are more, the next look is at once.
+const PRUNE_KEYS_MAX: usize = 4096;
+/// Log records read by one look.
+const PRUNE_RECORDS_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -25,6 +29,8 @@ pub(super) struct Counters {
     last_time: Time,
     pub(super) best_effort_applied: u64,
     prune_at: Option<Time>,
+    /// The generation of the last pruning, while it is not durable.
+    pruning: Option<u64>,
 }
 
 impl Counters {
@@ -47,6 +53,7 @@ impl Counters {
             last_time: Time::from_ms(r.uint()?),
             best_effort_applied: 0,
             prune_at: Some(Time::default()),
+            pruning: None,
         };
         r.end()?;
         Ok(counters)
@@ -74,7 +81,7 @@ impl Counters {
     }
 
     pub(super) const fn next_prune(&self) -> Option<Time> {
-        self.prune_at
+        if self.pruning.is_some() { None } else { self.prune_at }
     }
 
     /// Adds the records one commit shares.
@@ -93,57 +100,98 @@ impl Counters {
         if ctx.step.needs_sync() {
             self.last_time = self.last_time.max(ctx.now);
             ctx.put(Table::Meta, Bytes::from_static(COUNTERS_KEY), self.encode());
-            self.prune_at.get_or_insert(ctx.now.after_ms(PRUNE_EVERY_MS));
+            let soon = ctx.now.after_ms(PRUNE_EVERY_MS);
+            self.prune_at = Some(self.prune_at.map_or(soon, |at| at.min(soon)));
         }
     }
 
-    /// Forgets ledger entries whose obligations can no longer be applied, and old outcomes.
+    /// Forgets ledger entries whose obligations can no longer be applied, intents nobody can act
+    /// on any more, and old outcomes. Looks again only when the last pruning is durable, since it
+    /// reads the store.
     pub(super) fn prune(&mut self, ctx: &mut Ctx<'_>, settings: &Settings) -> Result<(), ReadError> {
-        if self.prune_at.is_none_or(|at| ctx.now < at) {
+        if self.prune_at.is_none_or(|at| ctx.now < at) || self.pruning.is_some() {
             return Ok(());
         }
-        let mut more = false;
+        let mut left = PRUNE_KEYS_MAX;
+        let ledger_next = Self::prune_ledger(ctx, &mut left)?;
+        let outcomes_next = self.prune_outcomes(ctx, settings, &mut left)?;
+        let later = ctx.now.after_ms(PRUNE_EVERY_MS);
+        self.prune_at = if left == 0 {
+            Some(ctx.now)
+        } else {
+            ledger_next.into_iter().chain(outcomes_next).min().map(|at| at.max(later))
+        };
+        if left < PRUNE_KEYS_MAX {
+            self.pruning = Some(ctx.staging.open_generation());
+        }
+        Ok(())
+    }
+
+    /// The commit of this generation is durable.
+    pub(super) fn committed(&mut self, generation: u64) {
+        self.pruning = self.pruning.filter(|pruning| *pruning > generation);
+    }
+
+    fn prune_ledger(ctx: &mut Ctx<'_>, left: &mut usize) -> Result<Option<Time>, ReadError> {
         let this_bucket = ctx.now.as_ms() / EXPIRY_BUCKET_MS;
-        let records = ctx.store.scan(Table::LedgerExpiry, &[], PRUNE_RECORDS_MAX)?;
-        let mut next_at = None;
-        for (key, value) in records {
+        for (key, value) in ctx.store.scan(Table::LedgerExpiry, &[], PRUNE_RECORDS_MAX)? {
             let bucket = key_num(&key).unwrap_or(0);
             if bucket > this_bucket {
-                next_at = Some(Time::from_ms(bucket.saturating_mul(EXPIRY_BUCKET_MS)));
-                more = false;
-                break;
+                return Ok(Some(Time::from_ms(bucket.saturating_mul(EXPIRY_BUCKET_MS))));
             }
-            more = true;
+            if *left == 0 {
+                return Ok(None);
+            }
             let (_, keys) = decode_keys(&value).map_err(|e| ReadError::damaged(Table::LedgerExpiry, e))?;
+            *left = left.saturating_sub(keys.len().max(1));
             for key in keys {
+                let intent = ctx.get(Table::Intent, &key)?.and_then(|bytes| Intent::decode(&bytes).ok());
+                if intent.is_some_and(|intent| !intent.in_doubt) {
+                    ctx.remove(Table::Intent, key.clone());
+                }
                 ctx.remove(Table::Ledger, key);
             }
             ctx.remove(Table::LedgerExpiry, key);
         }
-        let (outcomes_next, outcomes_more) = self.prune_outcomes(ctx, settings)?;
-        self.prune_at = if more || outcomes_more {
-            Some(ctx.now.after_ms(PRUNE_EVERY_MS / 20))
-        } else {
-            next_at.into_iter().chain(outcomes_next).min().map(|at| at.max(ctx.now.after_ms(PRUNE_EVERY_MS)))
-        };
-        Ok(())
+        Ok(None)
     }
 
-    fn prune_outcomes(&mut self, ctx: &mut Ctx<'_>, settings: &Settings) -> Result<(Option<Time>, bool), ReadError> {
+    fn prune_outcomes(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, left: &mut usize) -> Result<Option<Time>, ReadError> {
         for (key, value) in ctx.store.scan(Table::OutcomeLog, &[], PRUNE_RECORDS_MAX)? {
             let at = Time::from_ms(key_num(&key).unwrap_or(0));
             let forget_at = at.after_ms(settings.outcome_retention_ms);
             let kept = self.outcomes_total - self.outcomes_pruned.min(self.outcomes_total);
             if forget_at > ctx.now && kept <= settings.outcomes_max {
-                return Ok((Some(forget_at), false));
+                return Ok(Some(forget_at));
+            }
+            if *left == 0 {
+                return Ok(None);
             }
             let (_, ids) = decode_keys(&value).map_err(|e| ReadError::damaged(Table::OutcomeLog, e))?;
+            *left = left.saturating_sub(ids.len().max(1));
             self.outcomes_pruned += ids.len() as u64;
             for id in ids {
-                ctx.remove(Table::Outcome, id);
+                Self::prune_outcome(ctx, id)?;
             }
             ctx.remove(Table::OutcomeLog, key);
         }
-        Ok((None, false))
+        Ok(None)
+    }
+
+    /// Removes an outcome, and its escalation if the principal has seen it. One nobody has seen
+    /// stays, with its outcome, however old.
+    fn prune_outcome(ctx: &mut Ctx<'_>, id: Bytes) -> Result<(), ReadError> {
+        let outcome = ctx.get(Table::Outcome, &id)?.and_then(|bytes| Outcome::decode(&bytes).ok());
+        if let Some(outcome) = outcome.filter(|outcome| outcome.terminal == Terminal::Escalated) {
+            let key = num_key(outcome.num);
+            let escalation = ctx.get(Table::Escalation, &key)?;
+            let escalation: Option<Escalation> = escalation.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            if escalation.is_some_and(|escalation| escalation.acknowledged_at_ms.is_none()) {
+                return Ok(());
+            }
+            ctx.remove(Table::Escalation, key);
+        }
+        ctx.remove(Table::Outcome, id);
+        Ok(())
     }
 }

@@ -8,8 +8,13 @@ use crate::settings::Settings;
 use crate::step::Ctx;
 use crate::store::{ReadError, Table};
 
-fn cell(ctx: &Ctx<'_>, principal: &AgentId, judged: &Judgement) -> Result<Option<Cell>, ReadError> {
-    match ctx.get(Table::Cell, &cell_key(Role::Receiver, principal, &judged.key))? {
+fn cell(
+    ctx: &Ctx<'_>,
+    principal: &AgentId,
+    obligation: &Obligation,
+    judged: &Judgement,
+) -> Result<Option<Cell>, ReadError> {
+    match ctx.get(Table::Cell, &cell_key(Role::Receiver, principal, &obligation.kind, &judged.key))? {
         Some(bytes) => Cell::decode(&bytes).map(Some).map_err(|error| ReadError::damaged(Table::Cell, error)),
         None => Ok(None),
     }
@@ -27,7 +32,7 @@ pub(super) fn superseded(
     judged: &Judgement,
 ) -> Result<bool, ReadError> {
     let Change::Authorization { granted } = judged.change else { return Ok(false) };
-    let Some(cell) = cell(ctx, principal, judged)? else { return Ok(false) };
+    let Some(cell) = cell(ctx, principal, obligation, judged)? else { return Ok(false) };
     Ok(match (obligation.sequence, cell.sequence) {
         (Some(given), Some(latest)) => given <= latest && cell.obligation_id != obligation.id,
         (None, Some(_)) => granted,
@@ -45,7 +50,7 @@ pub(super) fn apply(
     judged: &Judgement,
     custody: bool,
 ) -> Result<(), ReadError> {
-    let before = cell(ctx, principal, judged)?;
+    let before = cell(ctx, principal, obligation, judged)?;
     let latest = before.as_ref().and_then(|cell| cell.sequence);
     let value = match judged.change {
         Change::Authorization { granted } => CellValue::Authorization { granted },
@@ -64,7 +69,7 @@ pub(super) fn apply(
         num: 0,
         at: ctx.now,
     };
-    let at = cell_key(Role::Receiver, principal, &judged.key);
+    let at = cell_key(Role::Receiver, principal, &obligation.kind, &judged.key);
     if custody {
         ctx.put(Table::Cell, at, cell.encode());
     } else {

@@ -1,7 +1,7 @@
 //! External handlers: a durable intent before the call, the obligation id as idempotency key, and
 //! nothing guessed after a crash (AB-3).
 
-use super::{Disposition, Receiver, apply, fault, received, record, refuse};
+use super::{Disposition, Receiver, apply, fault, forget_later, intent_of, received, record, refuse};
 use crate::ack::{AckStatus, CustodyAck, Reason};
 use crate::event::Fault;
 use crate::id::{AgentId, ObligationId};
@@ -39,32 +39,30 @@ impl Receiver {
         settings: &Settings,
         peer: &AgentId,
         obligation: Obligation,
-        offer: Option<(SessionId, u64)>,
+        intent: Option<Intent>,
+        offer: (SessionId, u64),
         item: &Bytes,
-    ) -> Result<Disposition, ReadError> {
-        let key = issued_key(peer, &obligation.id);
-        let intent = match ctx.get(Table::Intent, &key)? {
-            Some(bytes) => Some(Intent::decode(&bytes).map_err(|e| ReadError::damaged(Table::Intent, e))?),
-            None => None,
-        };
+    ) -> Disposition {
         if intent.as_ref().is_some_and(|intent| intent.in_doubt) {
             let reason = Some(Reason::new("waits for reconciliation"));
-            return Ok(Disposition::Ack(AckStatus::Deferred, reason));
+            return Disposition::Ack(AckStatus::Deferred, reason);
         }
         let load = self.peers.entry(peer.clone()).or_default();
         if load.deciding >= settings.deciding_max {
             let why = format!("{} obligations of this peer are being decided, the limit", load.deciding);
-            return Ok(refuse(ctx, peer, Fault::Overloaded, &why));
+            return refuse(ctx, peer, Fault::Overloaded, &why);
         }
         load.deciding += 1;
         let in_doubt = intent.is_some();
         if !in_doubt {
+            let key = issued_key(peer, &obligation.id);
             let intent = Intent { at: ctx.now, in_doubt: false, obligation: item.clone() };
-            ctx.put(Table::Intent, key, intent.encode());
+            ctx.put(Table::Intent, key.clone(), intent.encode());
+            forget_later(ctx, settings, &obligation, key);
         }
-        self.deciding.entry((peer.clone(), obligation.id)).or_default().offer = offer;
+        self.deciding.entry((peer.clone(), obligation.id)).or_default().offer = Some(offer);
         ctx.step.output(Output::Decide { issuer: peer.clone(), obligation: item.clone(), in_doubt });
-        Ok(Disposition::Deciding)
+        Disposition::Deciding
     }
 
     /// The handler's decision on an obligation: effect known, ledger and ack in one commit.
@@ -85,9 +83,7 @@ impl Receiver {
             waiting.offer
         });
         let key = issued_key(issuer, id);
-        let Some(bytes) = ctx.get(Table::Intent, &key)? else { return Ok(None) };
-        let intent = Intent::decode(&bytes).map_err(|e| ReadError::damaged(Table::Intent, e))?;
-        let obligation = Obligation::decode(&intent.obligation).map_err(|e| ReadError::damaged(Table::Intent, e))?;
+        let Some((intent, obligation)) = intent_of(ctx, issuer, id)? else { return Ok(None) };
         let late = ctx.now >= obligation.deadline_at();
         let mut filed = None;
         let file = |kind, detail: String| Reconcile {
@@ -167,7 +163,10 @@ impl Receiver {
             for (key, value) in records {
                 let intent = Intent::decode(&value).map_err(|e| ReadError::damaged(Table::Intent, e))?;
                 let named = split_issued_key(&key).ok_or_else(|| ReadError::damaged(Table::Intent, "key"))?;
-                if intent.in_doubt || !settings.peers.contains_key(&named.0) {
+                if intent.in_doubt
+                    || !settings.peers.contains_key(&named.0)
+                    || self.deciding.contains_key(&named)
+                {
                     continue;
                 }
                 self.peers.entry(named.0.clone()).or_default().deciding += 1;

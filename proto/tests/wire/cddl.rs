@@ -5,6 +5,7 @@ use super::{recode, samples};
 use abhyasa_proto::ack::{AckStatus, REFS_COUNT_MAX, Reason};
 use abhyasa_proto::frame::{FEATURES_COUNT_MAX, Frame, RefuseCode};
 use abhyasa_proto::limits::{DEADLINE_SECONDS_MAX, ID_LEN_MAX, REASON_LEN_MAX, RETRIES_MAX};
+use abhyasa_proto::weight::Weight;
 use cddl_cat::{cbor::validate_cbor, context::BasicContext, flatten::flatten_from_str};
 use ciborium::Value;
 
@@ -117,7 +118,10 @@ fn wr1_schema_and_decoder_have_the_same_limits() {
     };
     let text = |len: usize| Value::Text("x".repeat(len));
     let obligation = samples::consent_revoke().encode();
-    let hello = samples::all().into_iter().find(|s| s.0 == "hello-features").unwrap().3;
+    let named = |name: &str| samples::all().into_iter().find(|s| s.0 == name).unwrap().3;
+    let hello = named("hello-features");
+    let down = named("ab4-safe-action-down-weight");
+    let nanos_max = Weight::MAX.nanos();
     let ack = samples::ack("a", AckStatus::Declined, 0, Some(Reason::EXPIRED)).encode();
     let refuse = Frame::Refuse {
         refs: samples::ranges(&[(0, 1)]),
@@ -147,6 +151,9 @@ fn wr1_schema_and_decoder_have_the_same_limits() {
         ("custody-ack", &ack, &[4], text(REASON_LEN_MAX), text(REASON_LEN_MAX + 1)),
         ("frame", &hello, &[4], features(FEATURES_COUNT_MAX), features(FEATURES_COUNT_MAX + 1)),
         ("frame", &hello, &[4], features(1), features(0)),
+        ("frame", &hello, &[4, 0], text(ID_LEN_MAX), text(ID_LEN_MAX + 1)),
+        ("safe-action", &down, &[2, 2], nanos_max.into(), (nanos_max + 1).into()),
+        ("safe-action", &down, &[2, 2], 0.into(), (-1).into()),
         ("frame", &refuse, &[1, 0, 1], REFS_COUNT_MAX.into(), (REFS_COUNT_MAX + 1).into()),
         ("frame", &refuse, &[1, 0, 1], 1.into(), 0.into()),
         ("frame", &refuse, &[2], 5.into(), 6.into()),

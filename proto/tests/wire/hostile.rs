@@ -197,6 +197,8 @@ fn bd1_declared_lengths_are_checked_before_anything_is_allocated() {
     ] {
         refused_everywhere(&hex(head), head);
         refused_everywhere(&[hex(head), vec![0; 64]].concat(), head);
+        let read = payload(&[hex("a1 61 61"), hex(head)].concat());
+        assert!(matches!(read, Err(CborError::TooLarge { .. })), "{head}: {read:?}");
     }
     let long = vec![0xa0; FRAME_LEN_MAX + 1];
     assert_eq!(
@@ -213,7 +215,7 @@ fn bd1_declared_lengths_are_checked_before_anything_is_allocated() {
         w.map(1).text("a").text(&"x".repeat(len));
         w.into_vec()
     };
-    // The text's head takes 5 bytes from 64 KiB on and the rest of the map 3.
+    // The heads of map, key and text and the key itself take 6 bytes.
     assert!(payload(&text(PAYLOAD_LEN_MAX - 6)).is_ok());
     assert!(obligation(&text(PAYLOAD_LEN_MAX - 6), &[1]).is_ok());
     assert!(payload(&text(PAYLOAD_LEN_MAX)).is_err());

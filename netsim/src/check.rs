@@ -1,0 +1,311 @@
+//! Checkers outside the code under test. They see what a client asked for, what became durable,
+//! what left a node and what reached it, and hold it against the rules.
+//!
+//! They share the record and wire codecs with the core, and none of its machines: admissibility,
+//! governed key and change of an obligation come from the [`Spec`] the workload wrote.
+
+mod cells;
+mod commit;
+mod finish;
+mod release;
+
+use bytes::Bytes;
+use proto::ack::AckStatus;
+use proto::id::{AgentId, GovernedKey, ObligationId};
+use proto::polarity::Change;
+use proto::record::Terminal;
+use proto::settings::WeightBounds;
+use proto::step::SessionId;
+use proto::time::Time;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use finish::LastLook;
+
+/// What kind of promise was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// The core panicked or gave its store up.
+    Crash,
+    /// Something that must happen did not, in time.
+    Liveness,
+    /// Something that must not happen did.
+    Safety,
+}
+
+/// One broken promise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// The rule, such as `AB-3`.
+    pub rule: &'static str,
+    /// Its class.
+    pub class: Class,
+    /// When, in world time.
+    pub at: u64,
+    /// Which node.
+    pub node: usize,
+    /// What was seen.
+    pub detail: String,
+}
+
+/// What the workload knows of an obligation it asks for.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// The node that issues it.
+    pub issuer: usize,
+    /// Its id.
+    pub id: ObligationId,
+    /// The node that must apply it.
+    pub target: usize,
+    /// Its governed key.
+    pub key: GovernedKey,
+    /// What applying it changes.
+    pub change: Change,
+    /// AC-1, by the workload's own judgement.
+    pub admissible: bool,
+    /// Whether an external handler applies it.
+    pub external: bool,
+}
+
+/// What the checkers are told of a run.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// Largest difference between two clocks, in milliseconds.
+    pub skew_ms: u64,
+    /// Bounds of weights.
+    pub weights: WeightBounds,
+    /// How late a terminal may become durable on a node that was up all the while.
+    pub late_ms_max: u64,
+    /// After healing, how long a prompt receiver may take to be heard.
+    pub settle_ms_max: u64,
+    /// Whether every receiver is prompt: nothing rate-limited, deferred or out of budget.
+    pub prompt: bool,
+    /// How long outcomes are kept.
+    pub retention_ms: u64,
+    /// Outcomes kept at most.
+    pub outcomes_max: u64,
+    /// Outcomes a busy node may keep above that, until it gets round to it.
+    pub outcomes_slack: u64,
+}
+
+/// One obligation as seen from outside.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) spec: Spec,
+    /// Number of its transfer, while it is durably pending.
+    pending: Option<u64>,
+    issued_at: u64,
+    deadline_at: Option<Time>,
+    max_retries: u32,
+    retries: u32,
+    terminal: Option<Terminal>,
+    ended_at: u64,
+    escalations: u32,
+    late_items: u32,
+    safe_weights: u32,
+    offers: u32,
+    /// Sessions of its issuer with its target that came or went while it was pending.
+    repeats: u32,
+    /// What the receiver's ledger says, or said.
+    ledger: Option<AckStatus>,
+    effects: u32,
+    calls: u32,
+    /// An effect, ours or external, not before the deadline.
+    late_effect: bool,
+    /// The principal resolved a surfaced decline with `safe(O)`.
+    resolved: bool,
+}
+
+impl Entry {
+    pub(crate) const fn terminal(&self) -> Option<Terminal> {
+        self.terminal
+    }
+
+    pub(crate) const fn custody(&self) -> bool {
+        self.pending.is_some() || self.terminal.is_some()
+    }
+
+    pub(crate) const fn applied_at_receiver(&self) -> bool {
+        matches!(self.ledger, Some(AckStatus::Applied))
+    }
+
+    pub(crate) const fn ledger(&self) -> Option<AckStatus> {
+        self.ledger
+    }
+
+    pub(crate) const fn deferring(&self) -> bool {
+        self.calls == 0 && self.spec.external && self.ledger.is_none()
+    }
+}
+
+#[derive(Debug)]
+struct NodeView {
+    name: AgentId,
+    up_since: u64,
+    starts: u32,
+    entries: BTreeMap<ObligationId, Entry>,
+    nums: BTreeMap<u64, ObligationId>,
+    /// `(AgentId, key)` of cells, as their store key.
+    cells: BTreeMap<Bytes, proto::record::Cell>,
+    /// Offers that reached it: whose, and which obligation; none for noise.
+    offered: BTreeMap<(SessionId, u64), Option<(usize, ObligationId)>>,
+    intents: BTreeSet<Bytes>,
+    outcomes: u64,
+}
+
+/// The checkers of one run.
+#[derive(Debug)]
+pub struct Checker {
+    bounds: Bounds,
+    nodes: Vec<NodeView>,
+    by_name: BTreeMap<AgentId, usize>,
+    healed_at: Option<u64>,
+    violations: Vec<Violation>,
+    trace: u64,
+}
+
+/// Violations kept; the first is the one to look at.
+const VIOLATIONS_MAX: usize = 16;
+
+impl Checker {
+    /// Checkers for nodes of these names.
+    #[must_use]
+    pub fn new(bounds: Bounds, names: impl IntoIterator<Item = AgentId>) -> Self {
+        let nodes: Vec<NodeView> = names
+            .into_iter()
+            .map(|name| NodeView {
+                name,
+                up_since: 0,
+                starts: 0,
+                entries: BTreeMap::new(),
+                nums: BTreeMap::new(),
+                cells: BTreeMap::new(),
+                offered: BTreeMap::new(),
+                intents: BTreeSet::new(),
+                outcomes: 0,
+            })
+            .collect();
+        let by_name = nodes.iter().enumerate().map(|(n, node)| (node.name.clone(), n)).collect();
+        Self { bounds, nodes, by_name, healed_at: None, violations: Vec::new(), trace: 0 }
+    }
+
+    /// What was broken so far.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// A hash over everything seen: equal for equal runs (DT-1).
+    #[must_use]
+    pub const fn trace(&self) -> u64 {
+        self.trace
+    }
+
+    /// A client asks `spec.issuer` for an obligation. May be said again.
+    pub fn asked(&mut self, spec: Spec) {
+        let Some(node) = self.nodes.get_mut(spec.issuer) else { return };
+        node.entries.entry(spec.id.clone()).or_insert_with(|| Entry {
+            spec,
+            pending: None,
+            issued_at: 0,
+            deadline_at: None,
+            max_retries: 0,
+            retries: 0,
+            terminal: None,
+            ended_at: 0,
+            escalations: 0,
+            late_items: 0,
+            safe_weights: 0,
+            offers: 0,
+            repeats: 0,
+            ledger: None,
+            effects: 0,
+            calls: 0,
+            late_effect: false,
+            resolved: false,
+        });
+    }
+
+    /// A node is up again, or for the first time.
+    pub fn up(&mut self, at: u64, node: usize) {
+        self.mix(at, node, b"up");
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.up_since = at;
+            node.starts += 1;
+            node.offered.clear();
+        }
+    }
+
+    /// A session of `node` with `peer` came or went: pending offers may be repeated once.
+    pub fn session(&mut self, at: u64, node: usize, peer: usize) {
+        self.mix(at, node, b"session");
+        let Some(node) = self.nodes.get_mut(node) else { return };
+        for id in node.nums.values() {
+            if let Some(entry) = node.entries.get_mut(id)
+                && entry.pending.is_some()
+                && entry.spec.target == peer
+            {
+                entry.repeats += 1;
+            }
+        }
+    }
+
+    /// Offers reached `node` on `session`.
+    pub fn offered(&mut self, node: usize, peer: usize, session: SessionId, first_ref: u64, items: &[Bytes]) {
+        let Some(view) = self.nodes.get_mut(node) else { return };
+        for (reference, item) in (first_ref..).zip(items) {
+            let named = proto::obligation::Obligation::decode(item).ok().map(|o| (peer, o.id));
+            view.offered.insert((session, reference), named);
+        }
+    }
+
+    /// The external system behind `node` had the effect of an obligation `issuer` issued.
+    pub fn called(&mut self, at: u64, node: usize, issuer: usize, id: &ObligationId, clock: Time) {
+        let mut broken = None;
+        if let Some(entry) = self.entry(issuer, id) {
+            entry.calls += 1;
+            if entry.calls > 1 {
+                broken = Some(format!("the external effect of {id} happened {} times", entry.calls));
+            }
+            entry.late_effect |= entry.deadline_at.is_some_and(|deadline| clock >= deadline);
+        }
+        if let Some(detail) = broken {
+            self.breach("AB-3", Class::Safety, at, node, detail);
+        }
+    }
+
+    /// All links and nodes are well from now on.
+    pub fn healed(&mut self, at: u64) {
+        self.healed_at = Some(at);
+    }
+
+    /// Something broke outside the rules below, such as a panic or a damaged read.
+    pub fn breach(&mut self, rule: &'static str, class: Class, at: u64, node: usize, detail: String) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(Violation { rule, class, at, node, detail });
+        }
+    }
+
+    /// Entries of all nodes.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.nodes.iter().flat_map(|node| node.entries.values())
+    }
+
+    pub(crate) fn entry_of(&self, issuer: usize, id: &str) -> Option<&Entry> {
+        self.nodes.get(issuer)?.entries.get(id)
+    }
+
+    fn entry(&mut self, issuer: usize, id: &ObligationId) -> Option<&mut Entry> {
+        self.nodes.get_mut(issuer)?.entries.get_mut(id)
+    }
+
+    pub(crate) fn mix(&mut self, at: u64, node: usize, bytes: &[u8]) {
+        let mut hash = self.trace ^ at.rotate_left(32) ^ node as u64;
+        for chunk in bytes.chunks(8) {
+            let word = chunk.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+            hash = proto::backoff::mix(hash ^ word);
+        }
+        self.trace = proto::backoff::mix(hash);
+    }
+}

@@ -1,0 +1,313 @@
+//! Rules of what becomes durable, one commit at a time.
+
+use super::{Checker, Class};
+use bytes::Bytes;
+use proto::ack::AckStatus;
+use proto::id::{AgentId, ObligationId};
+use proto::obligation::Obligation;
+use proto::polarity::Change;
+use proto::record::{
+    Attempt, Cell, CellValue, Escalation, Ledger, Outcome, Pending, Reconcile, ReconcileKind,
+    Resolution, Role, Terminal, key_num, split_cell_key, split_issued_key,
+};
+use proto::store::{Table, Write};
+use proto::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One commit, read.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pending: Vec<(u64, Obligation)>,
+    unpending: Vec<u64>,
+    attempts: Vec<(u64, Attempt)>,
+    outcomes: BTreeMap<ObligationId, Outcome>,
+    outcomes_gone: u64,
+    escalations: BTreeMap<ObligationId, Escalation>,
+    pub(super) cells: Vec<(Bytes, Role, AgentId, Cell)>,
+    /// Ids with a withheld principal cell.
+    withheld: BTreeSet<ObligationId>,
+    /// `(issuer, id)` with a receiver cell.
+    effects: BTreeSet<(AgentId, ObligationId)>,
+    pub(super) ledger: BTreeMap<(AgentId, ObligationId), Ledger>,
+    ledger_gone: Vec<(AgentId, ObligationId)>,
+    intents: Vec<Bytes>,
+    intents_gone: Vec<Bytes>,
+    pub(super) reconcile: Vec<Reconcile>,
+}
+
+impl Batch {
+    fn read(writes: &[Write]) -> Result<Self, String> {
+        let mut batch = Self::default();
+        for write in writes {
+            batch.take(write).map_err(|why| format!("{} record: {why}", write.table.name()))?;
+        }
+        Ok(batch)
+    }
+
+    fn take(&mut self, write: &Write) -> Result<(), String> {
+        let num = || key_num(&write.key).ok_or_else(|| "bad number".to_owned());
+        let issued = || split_issued_key(&write.key).ok_or_else(|| "bad key".to_owned());
+        fn text(error: impl std::fmt::Display) -> String {
+            error.to_string()
+        }
+        match (write.table, &write.value) {
+            (Table::Pending, Some(value)) => {
+                let pending = Pending::decode(value).map_err(text)?;
+                self.pending.push((num()?, Obligation::decode(&pending.obligation).map_err(text)?));
+            }
+            (Table::Pending, None) => self.unpending.push(num()?),
+            (Table::Attempt, Some(value)) => {
+                self.attempts.push((num()?, Attempt::decode(value).map_err(text)?));
+            }
+            (Table::Outcome, Some(value)) => {
+                let id = std::str::from_utf8(&write.key).map_err(text)?;
+                let id = ObligationId::new(id).map_err(text)?;
+                self.outcomes.insert(id, Outcome::decode(value).map_err(text)?);
+            }
+            (Table::Outcome, None) => self.outcomes_gone += 1,
+            (Table::Escalation, Some(value)) => {
+                let item: Escalation = serde_json::from_slice(value).map_err(text)?;
+                self.escalations.insert(item.obligation_id.clone(), item);
+            }
+            (Table::Cell, Some(value)) => {
+                let (role, agent, ..) = split_cell_key(&write.key).ok_or("bad key")?;
+                let cell = Cell::decode(value).map_err(text)?;
+                if role == Role::Receiver {
+                    self.effects.insert((agent.clone(), cell.obligation_id.clone()));
+                } else if cell.value == (CellValue::Authorization { granted: false }) {
+                    self.withheld.insert(cell.obligation_id.clone());
+                }
+                self.cells.push((write.key.clone(), role, agent, cell));
+            }
+            (Table::Ledger, Some(value)) => {
+                self.ledger.insert(issued()?, Ledger::decode(value).map_err(text)?);
+            }
+            (Table::Ledger, None) => self.ledger_gone.push(issued()?),
+            (Table::Intent, Some(_)) => self.intents.push(write.key.clone()),
+            (Table::Intent, None) => self.intents_gone.push(write.key.clone()),
+            (Table::Reconcile, Some(value)) => {
+                self.reconcile.push(serde_json::from_slice(value).map_err(text)?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn files(&self, kind: ReconcileKind, id: &ObligationId) -> bool {
+        self.reconcile.iter().any(|item| item.kind == kind && item.obligation_id == *id)
+    }
+
+    pub(super) fn ends_safe(&self, id: &ObligationId) -> bool {
+        self.outcomes.get(id).is_some_and(|outcome| outcome.terminal != Terminal::Applied)
+    }
+
+    pub(super) fn resolves_safe(&self, id: &ObligationId) -> bool {
+        let by = Some(Resolution::ApplySafe);
+        self.reconcile.iter().any(|item| item.obligation_id == *id && item.resolution == by)
+    }
+}
+
+impl Checker {
+    /// One commit of `node` became durable at world time `at`; its inputs were handled when the
+    /// node's clock said `clock`.
+    pub fn committed(&mut self, at: u64, node: usize, clock: Time, writes: &[Write]) {
+        for write in writes {
+            self.mix(at, node, &write.key);
+            self.mix(at, node, write.value.as_deref().unwrap_or_default());
+        }
+        let batch = match Batch::read(writes) {
+            Ok(batch) => batch,
+            Err(why) => return self.breach("WR-1", Class::Safety, at, node, why),
+        };
+        let mut broken = Vec::new();
+        self.custodian_rules(at, node, &batch, &mut broken);
+        self.receiver_rules(node, clock, &batch, &mut broken);
+        self.cell_rules(node, clock, &batch, &mut broken);
+        for (rule, class, detail) in broken {
+            self.breach(rule, class, at, node, detail);
+        }
+    }
+
+    fn custodian_rules(&mut self, at: u64, node: usize, batch: &Batch, broken: &mut Vec<(&'static str, Class, String)>) {
+        let Some(view) = self.nodes.get_mut(node) else { return };
+        let mut breach = |rule, detail| broken.push((rule, Class::Safety, detail));
+        for (num, obligation) in &batch.pending {
+            let id = &obligation.id;
+            let Some(entry) = view.entries.get_mut(id) else {
+                breach("AB-1", format!("{id} is pending, and nobody asked for it"));
+                continue;
+            };
+            if !entry.spec.admissible {
+                breach("AC-1", format!("{id} is inadmissible and under custody"));
+            }
+            if entry.terminal.is_some() {
+                breach("TS-1", format!("{id} is pending after it ended"));
+            }
+            if let Some(other) = entry.pending.filter(|other| other != num) {
+                breach("AB-1", format!("{id} has two transfers, {other} and {num}"));
+            }
+            if entry.deadline_at.is_some_and(|deadline| deadline != obligation.deadline_at()) {
+                breach("AB-2", format!("the deadline of {id} moved"));
+            }
+            if matches!(entry.spec.change, Change::Authorization { .. }) && !batch.withheld.contains(id) {
+                breach("AB-1", format!("{id} was issued and not withheld here in the same commit"));
+            }
+            entry.pending = Some(*num);
+            entry.issued_at = at;
+            entry.deadline_at = Some(obligation.deadline_at());
+            entry.max_retries = obligation.max_retries;
+            view.nums.insert(*num, id.clone());
+        }
+        for (num, attempt) in &batch.attempts {
+            let Some(entry) = view.nums.get(num).and_then(|id| view.entries.get_mut(id)) else {
+                breach("AB-2", format!("an attempt of transfer {num}, which does not exist"));
+                continue;
+            };
+            if attempt.retries > entry.max_retries || attempt.retries < entry.retries {
+                let (was, max) = (entry.retries, entry.max_retries);
+                breach("AB-2", format!("{} retries after {was}, of {max}: {}", attempt.retries, entry.spec.id));
+            }
+            entry.retries = attempt.retries;
+        }
+        for num in &batch.unpending {
+            match view.nums.remove(num) {
+                Some(id) if batch.outcomes.contains_key(&id) => {}
+                Some(id) => breach("deliver-or-report", format!("{id} is no longer pending, without an outcome")),
+                None => breach("TS-1", format!("transfer {num} ended, which is not pending")),
+            }
+        }
+        view.outcomes += batch.outcomes.len() as u64;
+        view.outcomes = view.outcomes.saturating_sub(batch.outcomes_gone);
+        let up_since = view.up_since;
+        for (id, outcome) in &batch.outcomes {
+            let Some(entry) = view.entries.get_mut(id) else {
+                breach("TS-1", format!("an outcome of {id}, which nobody asked for"));
+                continue;
+            };
+            if let Some(terminal) = entry.terminal {
+                view.outcomes -= 1; // written again, not one more
+                if terminal != outcome.terminal {
+                    breach("TS-1", format!("{id} was {terminal:?} and is {:?} now", outcome.terminal));
+                }
+                continue;
+            }
+            if entry.pending.take().is_none() {
+                breach("TS-1", format!("{id} ended without having been pending"));
+            }
+            entry.terminal = Some(outcome.terminal);
+            entry.ended_at = at;
+            let coalesced = outcome.reason.as_ref().is_some_and(|r| r.as_str().starts_with("superseded by"));
+            match outcome.terminal {
+                Terminal::Applied if entry.ledger != Some(AckStatus::Applied) => {
+                    breach("AB-3", format!("{id} is applied here, its receiver's ledger says {:?}", entry.ledger));
+                }
+                Terminal::Declined if entry.ledger == Some(AckStatus::Applied) && !coalesced => {
+                    breach("DC-1", format!("{id} is declined here and applied at its receiver: {:?}", outcome.reason));
+                }
+                Terminal::Escalated => {
+                    if !batch.escalations.contains_key(id) {
+                        breach("AB-4", format!("{id} escalated without an escalation in the same commit"));
+                    }
+                    if outcome.at < outcome.deadline_at && outcome.retries < entry.max_retries {
+                        breach("AB-4", format!("{id} escalated before its deadline and with retries left"));
+                    }
+                }
+                _ => {}
+            }
+            let late = outcome.at.ms_since(outcome.deadline_at);
+            let up_for = at.saturating_sub(up_since);
+            if late.min(up_for) > self.bounds.late_ms_max {
+                broken.push(("AB-4", Class::Liveness, format!("{id} ended {late} ms after its deadline, the node up for {up_for} ms")));
+                return;
+            }
+        }
+        for (id, item) in &batch.escalations {
+            let Some(entry) = view.entries.get_mut(id) else {
+                breach("AB-4", format!("an escalation of {id}, which nobody asked for"));
+                continue;
+            };
+            if !entry.spec.admissible {
+                breach("AC-1", format!("best effort escalated: {id}"));
+            }
+            if item.acknowledged_at_ms.is_some() && entry.escalations == 1 {
+                continue;
+            }
+            entry.escalations += 1;
+            if entry.escalations > 1 {
+                breach("AB-4", format!("{} escalations of {id}", entry.escalations));
+            }
+            if entry.terminal != Some(Terminal::Escalated) {
+                breach("AB-4", format!("an escalation of {id}, which ended {:?}", entry.terminal));
+            }
+            let safe_here = batch.cells.iter().any(|(_, role, _, cell)| *role == Role::Principal && cell.obligation_id == *id);
+            if item.safe_action_applied != safe_here {
+                breach("AB-4", format!("escalation of {id} says safe(O) applied: {}, seen: {safe_here}", item.safe_action_applied));
+            }
+        }
+        for item in &batch.reconcile {
+            let Some(entry) = view.entries.get_mut(&item.obligation_id) else { continue };
+            if item.kind == ReconcileKind::LateApplied && item.resolution.is_none() {
+                entry.late_items += 1;
+                if entry.late_items > 1 || entry.terminal != Some(Terminal::Escalated) {
+                    let (id, times) = (&item.obligation_id, entry.late_items);
+                    breach("TS-1", format!("late applied of {id} filed {times} times, ended {:?}", entry.terminal));
+                }
+            }
+        }
+    }
+
+    fn receiver_rules(&mut self, node: usize, clock: Time, batch: &Batch, broken: &mut Vec<(&'static str, Class, String)>) {
+        let skew_ms = self.bounds.skew_ms;
+        let mut breach = |rule, detail| broken.push((rule, Class::Safety, detail));
+        for ((issuer, id), ledger) in &batch.ledger {
+            let entry = self.by_name.get(issuer).and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id));
+            let Some(entry) = entry.filter(|entry| entry.spec.target == node) else {
+                breach("LE-1", format!("a ledger entry for {id} of {issuer}, which is not for this node"));
+                continue;
+            };
+            if let Some(old) = entry.ledger {
+                breach("AB-3", format!("{id} was {old} in the ledger, and is {} again", ledger.status));
+            }
+            entry.ledger = Some(ledger.status);
+            let effect = batch.effects.contains(&(issuer.clone(), id.clone()));
+            match (ledger.status, entry.spec.external) {
+                (AckStatus::Applied, false) if !effect => {
+                    breach("LE-1", format!("{id} is applied in the ledger without its effect in the same commit"));
+                }
+                (AckStatus::Applied, true) if entry.calls == 0 => {
+                    breach("AB-3", format!("{id} is applied in the ledger, its external effect never happened"));
+                }
+                (AckStatus::Declined, true) if entry.calls > 0 => {
+                    breach("DC-1", format!("{id} is declined in the ledger, its external effect happened"));
+                }
+                _ => {}
+            }
+            if entry.late_effect && ledger.status == AckStatus::Applied && !batch.files(ReconcileKind::AppliedPastDeadline, id) {
+                breach("DL-1", format!("{id} had its external effect after the deadline, and nobody is told"));
+            }
+        }
+        for (issuer, id) in &batch.ledger_gone {
+            let entry = self.by_name.get(issuer).and_then(|n| self.nodes.get(*n)?.entries.get(id));
+            let kept_until = entry.and_then(|entry| entry.deadline_at).map(|at| at.after_ms(skew_ms));
+            if kept_until.is_none_or(|until| clock < until) {
+                breach("LE-1", format!("the ledger forgot {id} of {issuer} before its deadline and the skew"));
+            }
+        }
+        let Some(view) = self.nodes.get_mut(node) else { return };
+        view.intents.extend(batch.intents.iter().cloned());
+        for key in &batch.intents_gone {
+            view.intents.remove(key);
+            let settled = split_issued_key(key).is_some_and(|named| batch.ledger.contains_key(&named));
+            if !settled && !batch.ledger_gone.iter().any(|named| Some(named) == split_issued_key(key).as_ref()) {
+                // An intent may also be forgotten, once its obligation has long expired.
+                let entry = split_issued_key(key)
+                    .and_then(|(issuer, id)| self.nodes.get(*self.by_name.get(&issuer)?)?.entries.get(&id));
+                let expired = entry.and_then(|entry| entry.deadline_at).is_some_and(|at| clock >= at);
+                if !expired {
+                    breach("LE-1", "an intent went without a ledger entry before its deadline".to_owned());
+                }
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Rules of what leaves a node: nothing is visible before it is durable (PS-1).
+
+use super::{Checker, Class};
+use proto::ack::AckStatus;
+use proto::event::Event;
+use proto::id::{AgentId, ObligationId};
+use proto::obligation::Obligation;
+use proto::record::{Terminal, issued_key};
+use proto::step::Output;
+
+impl Checker {
+    /// `output` left `node` at world time `at`.
+    pub fn released(&mut self, at: u64, node: usize, output: &Output) {
+        let broken = match output {
+            Output::Offers { items, .. } => self.offers_out(node, items),
+            Output::AckRuns { session, runs } => {
+                let mut broken = Vec::new();
+                let Some(view) = self.nodes.get(node) else { return };
+                for run in runs.iter().filter(|run| run.status.is_final()) {
+                    for reference in run.refs.iter().flat_map(|range| range.iter()) {
+                        match view.offered.get(&(*session, reference)) {
+                            Some(Some((issuer, id))) => {
+                                let id_conflict = run.reason.as_ref().is_some_and(|r| r.as_str() == "id_conflict");
+                                broken.extend(self.ack_out(*issuer, id, run.status, id_conflict));
+                            }
+                            _ => broken.push(("AB-3", format!("{} for ref {reference}, which offered nothing", run.status))),
+                        }
+                    }
+                }
+                broken
+            }
+            Output::Acks { peer, acks } => {
+                let issuer = self.by_name.get(peer).copied().unwrap_or(usize::MAX);
+                let finals = acks.iter().filter(|ack| ack.status.is_final());
+                finals.filter_map(|ack| self.ack_out(issuer, &ack.obligation_id, ack.status, false)).collect()
+            }
+            Output::Answer { session: _, acks, .. } => acks
+                .iter()
+                .filter(|ack| ack.status.is_final())
+                .filter(|ack| {
+                    !self.nodes.iter().any(|view| {
+                        view.entries.get(&ack.obligation_id).is_some_and(|entry| {
+                            entry.spec.target == node && entry.ledger == Some(ack.status)
+                        })
+                    })
+                })
+                .map(|ack| ("PS-1", format!("answered {} for {}, not in the ledger", ack.status, ack.obligation_id)))
+                .collect(),
+            Output::BestEffort { items, .. } => self.best_effort_out(node, items),
+            Output::Decide { issuer, obligation, .. } => self.decide_out(node, issuer, obligation),
+            Output::Issued { results, .. } => {
+                let view = self.nodes.get(node);
+                let issued = results.iter().filter_map(|result| result.as_ref().ok());
+                let lost = issued.filter(|issued| {
+                    let entry = view.and_then(|view| view.entries.get(&issued.obligation_id));
+                    entry.is_none_or(|entry| {
+                        issued.custody != entry.spec.admissible || issued.custody != entry.custody()
+                    })
+                });
+                lost.map(|issued| ("AB-1", format!("{} was answered, and is not durable as said: {issued:?}", issued.obligation_id)))
+                    .collect()
+            }
+            Output::Event(Event::Terminal { obligation_id, outcome, .. }) => {
+                self.ended(node, obligation_id, *outcome)
+            }
+            Output::Event(Event::Escalated(item)) => {
+                self.ended(node, &item.obligation_id, Terminal::Escalated)
+            }
+            _ => Vec::new(),
+        };
+        for (rule, detail) in broken {
+            self.breach(rule, Class::Safety, at, node, detail);
+        }
+    }
+
+    fn ended(&self, node: usize, id: &ObligationId, told: Terminal) -> Vec<(&'static str, String)> {
+        let durable = self.nodes.get(node).and_then(|view| view.entries.get(id)?.terminal);
+        if durable == Some(told) {
+            return Vec::new();
+        }
+        vec![("PS-1", format!("{id} is told to have ended {told:?}, durable is {durable:?}"))]
+    }
+
+    fn offers_out(&mut self, node: usize, items: &[bytes::Bytes]) -> Vec<(&'static str, String)> {
+        let mut broken = Vec::new();
+        let Some(view) = self.nodes.get_mut(node) else { return broken };
+        for item in items {
+            let Ok(obligation) = Obligation::decode(item) else {
+                broken.push(("WR-1", "an offer that does not decode".to_owned()));
+                continue;
+            };
+            match view.entries.get_mut(&obligation.id) {
+                Some(entry) if entry.custody() => entry.offers += 1,
+                _ => broken.push(("PS-1", format!("{} was offered before it was durable", obligation.id))),
+            }
+        }
+        broken
+    }
+
+    fn best_effort_out(&self, node: usize, items: &[bytes::Bytes]) -> Vec<(&'static str, String)> {
+        let named = items.iter().filter_map(|item| Obligation::decode(item).ok());
+        let wrong = named.filter(|obligation| {
+            let entry = self.nodes.get(node).and_then(|view| view.entries.get(&obligation.id));
+            entry.is_none_or(|entry| entry.spec.admissible)
+        });
+        wrong.map(|obligation| ("AC-1", format!("{} went best-effort", obligation.id))).collect()
+    }
+
+    fn decide_out(&self, node: usize, issuer: &AgentId, item: &bytes::Bytes) -> Vec<(&'static str, String)> {
+        let Ok(obligation) = Obligation::decode(item) else {
+            return vec![("WR-1", "a decision asked on what does not decode".to_owned())];
+        };
+        let key = issued_key(issuer, &obligation.id);
+        if self.nodes.get(node).is_some_and(|view| view.intents.contains(&key)) {
+            return Vec::new();
+        }
+        vec![("PS-1", format!("the handler is asked for {} before the intent is durable", obligation.id))]
+    }
+
+    /// An `applied` needs the ledger; a decline may come without (expired, superseded), but not
+    /// against it.
+    fn ack_out(&self, issuer: usize, id: &ObligationId, status: AckStatus, id_conflict: bool) -> Option<(&'static str, String)> {
+        let entry = self.entry_of(issuer, id.as_str());
+        let ledger = entry.and_then(super::Entry::ledger);
+        let wrong = match status {
+            AckStatus::Applied => ledger != Some(AckStatus::Applied),
+            _ => ledger == Some(AckStatus::Applied) && !id_conflict && !entry.is_some_and(|e| e.terminal.is_some()),
+        };
+        wrong.then(|| ("PS-1", format!("{status} for {id} left, the durable ledger says {ledger:?}")))
+    }
+}

@@ -1,0 +1,353 @@
+//! What one run is made of. Every option of a swarm run is drawn from its seed.
+
+use crate::net::{LinkModel, Mode};
+use crate::rng::Rng;
+use proto::backoff::Backoff;
+use proto::id::{AgentId, Kind};
+use proto::profile::{OnDecline, Profile};
+use proto::settings::{PeerRules, Settings, WeightBounds};
+use proto::weight::Weight;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The kinds a run issues: consent, belief updates, tokens.
+pub const KINDS: [&str; 3] = ["anumati.consent", "phala.belief_update", "oauth.token"];
+
+/// All options of a run. Times are milliseconds of virtual time, chances thousandths.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Options {
+    /// Everything random comes from it.
+    pub seed: u64,
+    /// Nodes.
+    pub nodes: usize,
+    /// Obligations issued in all.
+    pub transfers: u32,
+    /// Obligations of one issue call, at most.
+    pub issue_batch_max: u64,
+    /// Time in which they are issued and faults happen; then everything heals.
+    pub faults_ms: u64,
+    /// Keys of each kind; few keys supersede often.
+    pub keys: u64,
+    /// Whether kinds draw their keys from the same names.
+    pub shared_keys: bool,
+    /// Chance that an obligation is benign (a grant, a reinforcing update, an issued token).
+    pub benign_permille: u32,
+    /// Chance that a client issues an answered obligation again.
+    pub reissue_permille: u32,
+    /// How frames are lost.
+    pub mode: Mode,
+    /// All links.
+    pub link: LinkModel,
+    /// Whether each frame carries one offer or ack only.
+    pub singly: bool,
+    /// Whether every frame goes through its encoding.
+    pub wire: bool,
+    /// Cuts of a link, both ways.
+    pub partitions: u32,
+    /// Cuts of one direction.
+    pub one_way_cuts: u32,
+    /// Longest cut.
+    pub cut_ms_max: u64,
+    /// Silence after which a session counts as dead.
+    pub idle_ms: u64,
+    /// Whether a fresh handshake is tried beside a silent session.
+    pub racing: bool,
+    /// Whether a custodian asks for the status of what is pending on a new session.
+    pub queries: bool,
+    /// Malformed, foreign and unknown frames thrown in.
+    pub noise: u32,
+    /// Node crashes.
+    pub crashes: u32,
+    /// Longest time a node stays down.
+    pub restart_ms_max: u64,
+    /// Shortest commit.
+    pub commit_ms_min: u64,
+    /// Longest commit.
+    pub commit_ms_max: u64,
+    /// Chance of a stalled commit.
+    pub stall_permille: u32,
+    /// How long a stalled commit takes.
+    pub stall_ms: u64,
+    /// Chance of a failed commit, which ends the node.
+    pub commit_fail_permille: u32,
+    /// Inputs one commit takes.
+    pub inputs_per_commit: usize,
+    /// Commits in flight.
+    pub commits_in_flight: usize,
+    /// Largest difference between two clocks, which is also what nodes are told.
+    pub skew_ms: u64,
+    /// Steps of a clock, inside the difference allowed.
+    pub clock_steps: u32,
+    /// Kinds applied by an external handler.
+    pub external: Vec<&'static str>,
+    /// How handlers behave.
+    pub handler: HandlerModel,
+    /// Deadline of all kinds, in seconds.
+    pub deadline_s: u64,
+    /// Chance that an obligation brings its own, shorter deadline.
+    pub short_permille: u32,
+    /// Backoff of all kinds.
+    pub backoff: Backoff,
+    /// A retry budget below what spans the deadline, if any.
+    pub retries: Option<u32>,
+    /// Whether declines are surfaced instead of acted on.
+    pub surface: bool,
+    /// Whether obligations to an agent that is away coalesce.
+    pub coalesce: bool,
+    /// Offers in flight of a session.
+    pub window: usize,
+    /// Bytes of the same.
+    pub window_bytes: usize,
+    /// Pending obligations of a node.
+    pub pending_max: usize,
+    /// Pending obligations to one peer.
+    pub pending_per_peer_max: usize,
+    /// Offers being decided.
+    pub deciding_max: usize,
+    /// Obligations a second a peer may offer.
+    pub rate_per_second: u64,
+    /// How long outcomes are kept.
+    pub retention_ms: u64,
+    /// Outcomes kept at most.
+    pub outcomes_max: u64,
+}
+
+/// How external handlers behave, by obligation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct HandlerModel {
+    /// Chance to decline.
+    pub decline_permille: u32,
+    /// Chance to defer a few times first.
+    pub defer_permille: u32,
+    /// Chance to defer for ever.
+    pub defer_forever_permille: u32,
+    /// Chance not to be reached a few times first.
+    pub unreached_permille: u32,
+    /// Chance that nobody can say whether the effect happened.
+    pub in_doubt_permille: u32,
+    /// Longest call.
+    pub call_ms_max: u64,
+}
+
+impl HandlerModel {
+    /// Applies everything, quickly.
+    pub const PROMPT: Self = Self {
+        decline_permille: 0,
+        defer_permille: 0,
+        defer_forever_permille: 0,
+        unreached_permille: 0,
+        in_doubt_permille: 0,
+        call_ms_max: 5,
+    };
+}
+
+impl Options {
+    /// A run in which nothing goes wrong: two nodes, a link of 5 ms, commits of 2 ms, a deadline of
+    /// 60 s with a backoff from 1 s to 8 s. Story tests start here.
+    #[must_use]
+    pub const fn quiet(seed: u64) -> Self {
+        Self {
+            seed,
+            nodes: 2,
+            transfers: 0,
+            issue_batch_max: 1,
+            faults_ms: 0,
+            keys: 4,
+            shared_keys: false,
+            benign_permille: 0,
+            reissue_permille: 0,
+            mode: Mode::Streams,
+            link: LinkModel { delay_ms_min: 5, delay_ms_max: 5, loss_permille: 0, duplicate_permille: 0 },
+            singly: false,
+            wire: true,
+            partitions: 0,
+            one_way_cuts: 0,
+            cut_ms_max: 0,
+            idle_ms: 500,
+            racing: false,
+            queries: false,
+            noise: 0,
+            crashes: 0,
+            restart_ms_max: 0,
+            commit_ms_min: 2,
+            commit_ms_max: 2,
+            stall_permille: 0,
+            stall_ms: 0,
+            commit_fail_permille: 0,
+            inputs_per_commit: 64,
+            commits_in_flight: 2,
+            skew_ms: 0,
+            clock_steps: 0,
+            external: Vec::new(),
+            handler: HandlerModel::PROMPT,
+            deadline_s: 60,
+            short_permille: 0,
+            backoff: Backoff { base_ms: 1_000, cap_ms: 8_000, jitter_permille: 0 },
+            retries: None,
+            surface: false,
+            coalesce: true,
+            window: 256,
+            window_bytes: 1 << 20,
+            pending_max: 1 << 20,
+            pending_per_peer_max: 1 << 20,
+            deciding_max: 64,
+            rate_per_second: 1_000_000,
+            retention_ms: 7 * 24 * 3_600_000,
+            outcomes_max: 1_000_000,
+        }
+    }
+
+    /// The swarm run of a seed: each option is on or off, small or large, by the seed.
+    #[must_use]
+    pub fn swarm(seed: u64, transfers: u32) -> Self {
+        let mut rng = Rng::new(seed, 1);
+        let r = &mut rng;
+        let hard = |r: &mut Rng, chance: u32, low: u64, high: u64| {
+            if r.chance(chance) { u32::try_from(r.range(low, high)).unwrap_or(0) } else { 0 }
+        };
+        let cap_ms = r.range(400, 6_000);
+        let delay_ms_min = r.range(0, 40);
+        let delay_ms_max = delay_ms_min + r.pick(&[0, 5, 60, 400]).unwrap_or(0);
+        let commit_ms_min = r.range(0, 4);
+        let deadline_s = r.range(cap_ms / 1000 + 2, 60);
+        Self {
+            seed,
+            nodes: usize::try_from(r.range(2, 5)).unwrap_or(2),
+            transfers,
+            issue_batch_max: r.pick(&[1, 4, 32]).unwrap_or(1),
+            faults_ms: r.range(10_000, 90_000),
+            keys: r.pick(&[1, 3, 20]).unwrap_or(3),
+            shared_keys: r.chance(300),
+            benign_permille: r.pick(&[0, 200, 500]).unwrap_or(0),
+            reissue_permille: hard(r, 500, 20, 300),
+            mode: if r.chance(500) { Mode::Streams } else { Mode::Datagrams },
+            link: LinkModel {
+                delay_ms_min,
+                delay_ms_max,
+                loss_permille: hard(r, 700, 1, 600),
+                duplicate_permille: hard(r, 600, 1, 400),
+            },
+            singly: r.chance(300),
+            wire: r.chance(300),
+            partitions: hard(r, 700, 1, 8),
+            one_way_cuts: hard(r, 500, 1, 6),
+            cut_ms_max: r.pick(&[300, 5_000, 40_000, 90_000]).unwrap_or(5_000),
+            idle_ms: r.range(200, 8_000),
+            racing: r.chance(500),
+            queries: r.chance(400),
+            noise: hard(r, 500, 1, 40),
+            crashes: hard(r, 700, 1, 10),
+            restart_ms_max: r.pick(&[50, 3_000, 40_000]).unwrap_or(50),
+            commit_ms_min,
+            commit_ms_max: commit_ms_min + r.pick(&[0, 3, 30]).unwrap_or(0),
+            stall_permille: hard(r, 300, 1, 50),
+            stall_ms: r.range(100, 3_000),
+            commit_fail_permille: hard(r, 200, 1, 10),
+            inputs_per_commit: r.pick(&[1, 8, 512]).unwrap_or(8),
+            commits_in_flight: r.pick(&[1, 2, 2, 3]).unwrap_or(2),
+            skew_ms: r.pick(&[0, 0, 50, 500]).unwrap_or(0),
+            clock_steps: hard(r, 300, 1, 6),
+            external: match r.below(4) {
+                0 => vec!["oauth.token"],
+                1 => vec!["oauth.token", "phala.belief_update"],
+                2 => vec!["anumati.consent"],
+                _ => Vec::new(),
+            },
+            handler: HandlerModel {
+                decline_permille: hard(r, 500, 50, 300),
+                defer_permille: hard(r, 500, 50, 400),
+                defer_forever_permille: hard(r, 400, 20, 200),
+                unreached_permille: hard(r, 400, 50, 300),
+                in_doubt_permille: hard(r, 300, 20, 150),
+                call_ms_max: r.pick(&[1, 50, 1_500]).unwrap_or(1),
+            },
+            deadline_s,
+            short_permille: hard(r, 400, 50, 500),
+            backoff: Backoff {
+                base_ms: r.range(50, cap_ms),
+                cap_ms,
+                jitter_permille: r.pick(&[0, 200, 900]).unwrap_or(0),
+            },
+            retries: r.chance(200).then(|| u32::try_from(r.range(0, 6)).unwrap_or(0)),
+            surface: r.chance(300),
+            coalesce: r.chance(700),
+            window: r.pick(&[1, 3, 64, 1024]).unwrap_or(64),
+            window_bytes: r.pick(&[1, 600, 1 << 20]).unwrap_or(1 << 20),
+            pending_max: r.pick(&[10, 1 << 20]).unwrap_or(1 << 20),
+            pending_per_peer_max: r.pick(&[6, 1 << 20, 1 << 20]).unwrap_or(1 << 20),
+            deciding_max: r.pick(&[1, 4, 64]).unwrap_or(64),
+            rate_per_second: r.pick(&[5, 1_000_000, 1_000_000]).unwrap_or(1_000_000),
+            retention_ms: r.pick(&[900_000, 3_600_000]).unwrap_or(900_000),
+            outcomes_max: r.pick(&[1_000_000, 1_000_000, 20]).unwrap_or(1_000_000),
+        }
+    }
+
+    /// The name of a node.
+    #[must_use]
+    pub fn name(node: usize) -> String {
+        match u8::try_from(node) {
+            Ok(n) if n < 26 => char::from(b'a' + n).to_string(),
+            _ => format!("node-{node}"),
+        }
+    }
+
+    /// The delivery profile of all kinds.
+    #[must_use]
+    pub fn profile(&self) -> Profile {
+        let deadline_ms = self.deadline_s * 1000;
+        let needed = u32::try_from(self.backoff.retries_needed(deadline_ms)).unwrap_or(u32::MAX);
+        // Profile::new refuses what a budget of `needed` makes coherent only if the cap is not
+        // below the deadline, which no run asks for.
+        let mut profile = Profile::unchecked(deadline_ms, self.retries.unwrap_or(needed), self.backoff);
+        profile.on_decline = if self.surface { OnDecline::Surface } else { OnDecline::Apply };
+        profile
+    }
+
+    /// Bounds of weights, the same everywhere.
+    #[must_use]
+    pub fn weights() -> WeightBounds {
+        let half = Weight::from_nanos(500_000_000);
+        WeightBounds { min: Weight::ZERO, max: half.saturating_add(half), initial: half }
+    }
+
+    /// What node `node` is told.
+    #[must_use]
+    pub fn settings(&self, node: usize) -> Option<Settings> {
+        let agent = |node| AgentId::new(&Self::name(node)).ok();
+        let kinds: BTreeSet<Kind> = KINDS.iter().filter_map(|kind| Kind::new(kind).ok()).collect();
+        let peers: BTreeMap<AgentId, PeerRules> = (0..self.nodes)
+            .filter(|peer| *peer != node)
+            .filter_map(agent)
+            .map(|peer| {
+                let rules = PeerRules {
+                    principal: peer.clone(),
+                    may_issue: kinds.clone(),
+                    may_receive: kinds.clone(),
+                    obligations_per_second: self.rate_per_second,
+                    obligations_burst: self.rate_per_second,
+                    bytes_per_second: 100_000_000,
+                };
+                (peer, rules)
+            })
+            .collect();
+        Some(Settings {
+            me: agent(node)?,
+            peers,
+            profiles: kinds.iter().map(|kind| (kind.clone(), self.profile())).collect(),
+            external: self.external.iter().filter_map(|kind| Kind::new(kind).ok()).collect(),
+            clock_skew_ms_max: self.skew_ms,
+            pending_max: self.pending_max,
+            pending_per_peer_max: self.pending_per_peer_max,
+            in_flight_max: self.window,
+            in_flight_bytes_max: self.window_bytes,
+            deciding_max: self.deciding_max,
+            best_effort_window: 65_536,
+            refuse_retry_after_ms: 300,
+            coalesce: self.coalesce,
+            outcome_retention_ms: self.retention_ms,
+            outcomes_max: self.outcomes_max,
+            weights: Self::weights(),
+            seed: self.seed,
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! The driver of a simulated node: inputs gather, steps are sealed, commits go to the disk in
+//! order, and outputs leave when their commit is done and not before.
+
+use super::{Event, World};
+use crate::check::Class;
+use crate::node::{Fate, Flight};
+use proto::custody::Input;
+use proto::event::Event as CoreEvent;
+use proto::frame::Frame;
+use proto::limits::{BATCH_COUNT_MAX, FRAME_LEN_TARGET};
+use proto::record::ReconcileKind;
+use proto::step::{Output, SessionId, Step};
+use proto::time::Time;
+
+impl World {
+    /// Gives a node an input, if it is up.
+    pub(crate) fn input(&mut self, n: usize, input: Input) {
+        if let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) {
+            live.inbox.push_back(input);
+            self.pump_soon(n);
+        }
+    }
+
+    /// Gives a node a local call, if it is up. It waits until the pending set is loaded.
+    pub(crate) fn call(&mut self, n: usize, input: Input) -> bool {
+        let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) else {
+            return false;
+        };
+        live.calls.push_back(input);
+        self.pump_soon(n);
+        true
+    }
+
+    pub(super) fn pump_soon(&mut self, n: usize) {
+        let Some(node) = self.nodes.get_mut(n) else { return };
+        let life = node.life;
+        if let Some(live) = &mut node.live
+            && !live.pump_queued
+        {
+            live.pump_queued = true;
+            self.schedule(self.now, Event::Pump { node: n, life });
+        }
+    }
+
+    pub(super) fn alarm(&mut self, n: usize, at: u64) {
+        let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) else { return };
+        if live.alarm_at == Some(at) {
+            live.alarm_at = None;
+            live.inbox.push_back(Input::Tick);
+            self.pump(n);
+        }
+    }
+
+    /// Handles what came in, as far as commits in flight allow.
+    pub(super) fn pump(&mut self, n: usize) {
+        if let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) {
+            live.pump_queued = false;
+        }
+        loop {
+            match self.one_step(n) {
+                Ok(Some((step, clock))) => self.launch(n, step, clock),
+                Ok(None) => return self.set_alarm(n),
+                Err(error) => {
+                    self.checker.breach("recovery", Class::Crash, self.now, n, error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The next step of a node, sealed; none if nothing came in or its commits are all in flight.
+    fn one_step(&mut self, n: usize) -> Result<Option<(Step, Time)>, String> {
+        let Some(node) = self.nodes.get_mut(n) else { return Ok(None) };
+        let clock = node.clock(self.now);
+        let Some(live) = &mut node.live else { return Ok(None) };
+        let writing = live.flights.iter().filter(|flight| flight.step.needs_commit()).count();
+        let custody = &mut live.custody;
+        let idle = live.inbox.is_empty() && (live.calls.is_empty() || !custody.recovered());
+        if writing >= self.options.commits_in_flight || (idle && custody.recovered()) {
+            return Ok(None);
+        }
+        let mut step = Step::default();
+        if !custody.recovered() {
+            custody.recover(clock, &node.store, &mut step).map_err(|error| error.to_string())?;
+        }
+        for _ in 0..self.options.inputs_per_commit {
+            let calls = custody.recovered().then_some(&mut live.calls);
+            let next = live.inbox.pop_front().or_else(|| calls.and_then(|calls| calls.pop_front()));
+            let Some(input) = next else { break };
+            custody.handle(clock, input, &node.store, &mut step).map_err(|error| error.to_string())?;
+        }
+        custody.seal(clock, &node.store, &mut step);
+        Ok(Some((step, clock)))
+    }
+
+    /// Sends a step on its way: to the disk, or at once if it has nothing to write and nothing is
+    /// before it.
+    fn launch(&mut self, n: usize, step: Step, clock: Time) {
+        let now = self.now;
+        let mut fate = Fate::Durable;
+        let mut takes = 0;
+        if step.needs_commit() && step.needs_sync() {
+            takes = self.disk.range(self.options.commit_ms_min, self.options.commit_ms_max);
+            if self.disk.chance(self.options.stall_permille) {
+                takes += self.options.stall_ms;
+            }
+            if self.disk.chance(self.options.commit_fail_permille) {
+                fate = if self.disk.chance(500) { Fate::Kept } else { Fate::Lost };
+            }
+        }
+        let Some(node) = self.nodes.get_mut(n) else { return };
+        let life = node.life;
+        let Some(live) = &mut node.live else { return };
+        let alone = live.flights.is_empty();
+        let at = live.disk_free_at.max(now) + takes;
+        live.disk_free_at = at;
+        live.flights.push_back(Flight { step, clock, fate });
+        if alone && at == now {
+            self.commit_done(n);
+        } else {
+            self.schedule(at, Event::Commit { node: n, life });
+        }
+    }
+
+    /// The oldest commit in flight is done, or failed.
+    pub(super) fn commit_done(&mut self, n: usize) {
+        let flight = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()?.flights.pop_front());
+        let Some(Flight { step, clock, fate }) = flight else { return };
+        if fate != Fate::Durable {
+            if fate == Fate::Kept {
+                let sync = step.needs_sync();
+                self.durable(n, clock, sync, step);
+            }
+            // CR-1: a failed commit ends the process, its outputs are never seen.
+            let down_ms = self.disk.range(1, self.options.restart_ms_max.max(1));
+            return self.kill(n, Some(down_ms));
+        }
+        let (generation, sync) = (step.generation(), step.needs_sync());
+        let outputs = self.durable(n, clock, sync, step);
+        if let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) {
+            live.custody.committed(generation);
+        }
+        for output in outputs {
+            self.checker.released(self.now, n, &output);
+            self.act(n, output);
+        }
+    }
+
+    /// Makes a step's writes durable.
+    pub(super) fn durable(&mut self, n: usize, clock: Time, sync: bool, step: Step) -> Vec<Output> {
+        let (now, checker) = (self.now, &mut self.checker);
+        let Some(node) = self.nodes.get_mut(n) else { return Vec::new() };
+        let store = &mut node.store;
+        let outputs = step.commit(|writes| {
+            store.apply(writes, sync);
+            checker.committed(now, n, clock, writes);
+            Ok::<(), std::convert::Infallible>(())
+        });
+        match outputs {
+            Ok(outputs) => outputs,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Does what an output asks for.
+    fn act(&mut self, n: usize, output: Output) {
+        match output {
+            Output::Offers { session, first_ref, items } => {
+                let mut first = first_ref;
+                let mut batch = Vec::new();
+                let mut len = 0;
+                let count_max = if self.options.singly { 1 } else { BATCH_COUNT_MAX };
+                for item in items {
+                    if batch.len() == count_max || (len > 0 && len + item.len() > FRAME_LEN_TARGET) {
+                        let items: Vec<_> = std::mem::take(&mut batch);
+                        let first_ref = first;
+                        first += items.len() as u64;
+                        len = 0;
+                        self.send(session, Frame::Offers { first_ref, items }, false);
+                    }
+                    len += item.len();
+                    batch.push(item);
+                }
+                self.send(session, Frame::Offers { first_ref: first, items: batch }, false);
+            }
+            Output::AckRuns { session, runs } => self.send_acks(session, runs),
+            Output::Acks { peer, acks } => {
+                if let Some(session) = self.session_with(n, &peer) {
+                    self.send(session, Frame::Acks(acks), false);
+                }
+            }
+            Output::Refuse { session, refs, code, retry_after_ms, text } => {
+                self.send(session, Frame::Refuse { refs, code, retry_after_ms, text }, false);
+            }
+            Output::Answer { session, query_ref, acks, unknown } => {
+                self.send(session, Frame::Answer { query_ref, acks, unknown }, false);
+            }
+            Output::ProbeReply { session, nonce, at } => {
+                self.send(session, Frame::ProbeReply { nonce, at }, false);
+            }
+            Output::BestEffort { peer, items } => {
+                if let Some(session) = self.session_with(n, &peer) {
+                    for item in items {
+                        self.send(session, Frame::BestEffort { items: vec![item] }, true);
+                    }
+                }
+            }
+            Output::RetryDue { peer } => self.retry_due(n, &peer),
+            Output::Decide { issuer, obligation, .. } => self.decide(n, issuer, &obligation),
+            Output::Issued { ticket, results } => self.answered(n, ticket, &results),
+            Output::Event(event) => self.told(n, event),
+            Output::Inform { .. } | Output::Operated { .. } => {}
+        }
+    }
+
+    fn send_acks(&mut self, session: SessionId, runs: Vec<proto::ack::AckRun>) {
+        if !self.options.singly {
+            return self.send(session, Frame::AckRuns(runs), false);
+        }
+        for run in runs {
+            for first in run.refs.iter().flat_map(|range| range.iter()) {
+                let refs = vec![proto::ack::RefRange { first, count: 1 }];
+                let run = proto::ack::AckRun { refs, ..run.clone() };
+                self.send(session, Frame::AckRuns(vec![run]), false);
+            }
+        }
+    }
+
+    /// What the principal hears, and does about it.
+    fn told(&mut self, n: usize, event: CoreEvent) {
+        match &event {
+            CoreEvent::Escalated(item) if self.chance.chance(300) => {
+                let at = self.now + self.chance.range(1, 5_000);
+                self.schedule(at, Event::Acknowledge { node: n, id: item.obligation_id.clone() });
+            }
+            CoreEvent::Reconcile(item)
+                if matches!(item.kind, ReconcileKind::InDoubt | ReconcileKind::DeclineSurfaced) =>
+            {
+                let at = self.now + self.chance.range(1, 20_000);
+                self.schedule(at, Event::Resolve { node: n, id: item.obligation_id.clone() });
+            }
+            _ => {}
+        }
+        if self.keep_events {
+            self.events.push_back((self.now, n, event));
+        }
+    }
+
+    /// Sees to it that the node's one alarm goes off.
+    pub(super) fn set_alarm(&mut self, n: usize) {
+        let Some(node) = self.nodes.get(n) else { return };
+        let life = node.life;
+        let due = node.live.as_ref().and_then(|live| live.custody.next_timeout());
+        let Some(due) = due.filter(|due| *due != Time::NEVER) else { return };
+        let at = node.world(due).max(self.now);
+        let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) else { return };
+        if live.alarm_at.is_none_or(|set| at < set) {
+            live.alarm_at = Some(at);
+            self.schedule(at, Event::Alarm { node: n, life, at });
+        }
+    }
+}

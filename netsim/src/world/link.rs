@@ -1,0 +1,245 @@
+//! Sessions between nodes, and the frames on them.
+
+use super::{Event, World};
+use crate::check::Class;
+use bytes::Bytes;
+use proto::custody::Input;
+use proto::frame::Frame;
+use proto::id::AgentId;
+use proto::step::SessionId;
+
+/// Silence after which a retry tries a fresh handshake, in milliseconds.
+const SILENT_MS: u64 = 1_000;
+/// How long an older session lives beside a fresh one, at most, in milliseconds.
+const DRAIN_MS_MAX: u64 = 2_000;
+
+/// One end of a session. Its other end has the session number that differs in the last bit.
+#[derive(Debug)]
+pub(super) struct End {
+    node: usize,
+    peer: usize,
+    heard_at: u64,
+}
+
+const fn other(session: SessionId) -> SessionId {
+    SessionId(session.0 ^ 1)
+}
+
+impl World {
+    /// The newest session end of a node with a peer.
+    pub(super) fn session_with(&self, n: usize, peer: &AgentId) -> Option<SessionId> {
+        self.custody(n)?.current_session(peer)
+    }
+
+    /// Session ends of a node, any peer.
+    pub(super) fn sessions_of(&self, n: usize) -> Vec<SessionId> {
+        self.ends.iter().filter(|(_, end)| end.node == n).map(|(session, _)| *session).collect()
+    }
+
+    pub(super) fn peer_of(&self, session: SessionId) -> Option<usize> {
+        self.ends.get(&session).map(|end| end.peer)
+    }
+
+    fn has_end(&self, n: usize, peer: usize) -> bool {
+        self.ends.values().any(|end| end.node == n && end.peer == peer)
+    }
+
+    /// Sends a frame from this end of a session.
+    pub(super) fn send(&mut self, session: SessionId, frame: Frame, unreliable: bool) {
+        let Some(end) = self.ends.get(&session) else { return };
+        let (from, to) = (end.node, end.peer);
+        self.frames += 1;
+        let mut frame = frame;
+        if self.options.wire {
+            let bytes = frame.encode();
+            match Frame::decode(bytes) {
+                Ok(read) if read == frame => frame = read,
+                Ok(read) => {
+                    let detail = format!("{frame:?} reads back as {read:?}");
+                    return self.checker.breach("WR-1", Class::Safety, self.now, from, detail);
+                }
+                Err(error) => {
+                    let detail = format!("{frame:?} does not decode: {error}");
+                    return self.checker.breach("WR-1", Class::Safety, self.now, from, detail);
+                }
+            }
+        }
+        let (first, second) = self.net.route(from, to, self.now, unreliable);
+        let to = other(session);
+        if let Some(at) = second {
+            self.schedule(at, Event::Deliver { to, frame: Box::new(frame.clone()) });
+        }
+        if let Some(at) = first {
+            self.schedule(at, Event::Deliver { to, frame: Box::new(frame) });
+        }
+    }
+
+    pub(super) fn deliver(&mut self, session: SessionId, frame: Frame) {
+        let Some(end) = self.ends.get_mut(&session) else { return };
+        end.heard_at = self.now;
+        let (node, peer) = (end.node, end.peer);
+        let Some(from) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
+        let input = match frame {
+            Frame::Offers { first_ref, items } => {
+                self.checker.offered(node, peer, session, first_ref, &items);
+                Input::Offers { session, first_ref, items }
+            }
+            Frame::BestEffort { items } => Input::BestEffort { session, items },
+            Frame::AckRuns(runs) => Input::AckRuns { session, runs },
+            Frame::Acks(acks) | Frame::Answer { acks, .. } => Input::Acks { peer: from, acks },
+            Frame::Query { query_ref, ids } => Input::Query { session, query_ref, ids },
+            Frame::Probe { nonce, id } => Input::Probe { session, nonce, id },
+            Frame::Refuse { refs, code, retry_after_ms, .. } => {
+                Input::Refused { session, refs, code, retry_after_ms }
+            }
+            Frame::Hello { .. } | Frame::ProbeReply { .. } => return,
+        };
+        self.input(node, input);
+    }
+
+    /// Tries a handshake unless both sides have a session or one is being tried.
+    pub(super) fn dial_if_needed(&mut self, a: usize, b: usize) {
+        if a != b && !(self.has_end(a, b) && self.has_end(b, a)) {
+            self.dial(a, b);
+        }
+    }
+
+    fn dial(&mut self, a: usize, b: usize) {
+        let pair = (a.min(b), a.max(b));
+        if self.is_up(a) && self.is_up(b) && self.dialing.insert(pair) {
+            let at = self.now + 1 + self.net.delay() + self.net.delay() + self.net.delay();
+            self.schedule(at, Event::Dialed { a: pair.0, b: pair.1 });
+        }
+    }
+
+    pub(super) fn dialed(&mut self, a: usize, b: usize) {
+        self.dialing.remove(&(a, b));
+        if !(self.is_up(a) && self.is_up(b)) || self.net.cut_since(a, b, self.now).is_some() {
+            return; // the restart or the end of the cut tries again
+        }
+        let older: Vec<SessionId> = self
+            .ends
+            .iter()
+            .filter(|(_, end)| (end.node, end.peer) == (a, b) || (end.node, end.peer) == (b, a))
+            .map(|(session, _)| *session)
+            .collect();
+        for session in older {
+            let at = self.now + self.chance.range(0, DRAIN_MS_MAX);
+            self.schedule(at, Event::EndDown { session });
+        }
+        let first = SessionId(self.next_session * 2);
+        self.next_session += 1;
+        for (session, node, peer) in [(first, a, b), (other(first), b, a)] {
+            self.ends.insert(session, End { node, peer, heard_at: self.now });
+            self.checker.session(self.now, node, peer);
+            let Some(id) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
+            let window = self.options.window;
+            self.input(node, Input::SessionUp { session, peer: id, window });
+            self.ask_status(node, peer, session);
+        }
+    }
+
+    /// A custodian asks what became of some of its pending obligations.
+    fn ask_status(&mut self, node: usize, peer: usize, session: SessionId) {
+        if !self.options.queries {
+            return;
+        }
+        let ids = self.checker.pending_of(node, peer, 8);
+        if !ids.is_empty() {
+            self.send(session, Frame::Query { query_ref: session.0, ids }, false);
+        }
+    }
+
+    /// This end of a session is gone: its node hears of it, if it lives.
+    pub(super) fn end_down(&mut self, session: SessionId) {
+        let Some(end) = self.ends.remove(&session) else { return };
+        self.checker.session(self.now, end.node, end.peer);
+        self.input(end.node, Input::SessionDown { session });
+        if self.ends.contains_key(&other(session)) {
+            let at = self.now + self.chance.range(0, self.options.idle_ms);
+            self.schedule(at, Event::EndDown { session: other(session) });
+        }
+        self.dial_if_needed(end.node, end.peer);
+    }
+
+    /// All ends of a node that died are gone; the others notice after a while.
+    pub(super) fn ends_of_dead(&mut self, n: usize) {
+        for session in self.sessions_of(n) {
+            self.ends.remove(&session);
+            let at = self.now + self.chance.range(1, self.options.idle_ms);
+            self.schedule(at, Event::EndDown { session: other(session) });
+        }
+    }
+
+    /// Cuts one direction from now until `until`.
+    pub(crate) fn cut_begins(&mut self, from: usize, to: usize, until: u64) {
+        self.net.cut(from, to, self.now, until);
+        let pair = |end: &End| (end.node, end.peer) == (from, to) || (end.node, end.peer) == (to, from);
+        let ends: Vec<SessionId> =
+            self.ends.iter().filter(|(_, end)| pair(end)).map(|(session, _)| *session).collect();
+        for session in ends {
+            let at = self.now + self.options.idle_ms + self.chance.range(0, 50);
+            self.schedule(at, Event::Idle { session });
+        }
+        if until != u64::MAX {
+            self.schedule(until, Event::CutEnds { from, to });
+        }
+    }
+
+    /// An idle timer: the session is dead if its link has been cut all the while.
+    pub(super) fn idle(&mut self, session: SessionId) {
+        let Some(end) = self.ends.get(&session) else { return };
+        let cut = self.net.cut_since(end.node, end.peer, self.now);
+        if cut.is_some_and(|since| self.now - since >= self.options.idle_ms) {
+            self.end_down(session);
+        }
+    }
+
+    /// One direction may be whole again.
+    pub(crate) fn cut_ends(&mut self, from: usize, to: usize) {
+        if self.net.cut_since(from, to, self.now).is_none() {
+            self.net.mend(from, to);
+            self.net.mend(to, from);
+            self.dial_if_needed(from, to);
+        }
+    }
+
+    /// A retry is due: beside a silent session a fresh one is tried.
+    pub(super) fn retry_due(&mut self, n: usize, peer: &AgentId) {
+        let Some(session) = self.session_with(n, peer) else { return };
+        let Some(end) = self.ends.get(&session) else { return };
+        let (silent, peer) = (self.now - end.heard_at >= SILENT_MS, end.peer);
+        if self.options.racing && silent {
+            self.dial(n, peer);
+        }
+    }
+
+    /// Mends both directions of a link, or cuts them for good.
+    pub fn set_link(&mut self, a: usize, b: usize, whole: bool) {
+        for (from, to) in [(a, b), (b, a)] {
+            if whole {
+                self.net.mend(from, to);
+            } else {
+                self.cut_begins(from, to, u64::MAX);
+            }
+        }
+        if whole {
+            self.dial_if_needed(a, b);
+        }
+    }
+
+    /// Loses the next `count` frames from `a` to `b`.
+    pub fn drop_next(&mut self, a: usize, b: usize, count: u32) {
+        self.net.drop_next.insert((a, b), count);
+    }
+
+    /// Duplicates the next `count` frames from `a` to `b`.
+    pub fn duplicate_next(&mut self, a: usize, b: usize, count: u32) {
+        self.net.duplicate_next.insert((a, b), count);
+    }
+
+    /// Puts offers into a node as if they came from `peer`, on the session they share.
+    pub(crate) fn inject_offers(&mut self, session: SessionId, first_ref: u64, items: Vec<Bytes>) {
+        self.deliver(session, Frame::Offers { first_ref, items });
+    }
+}

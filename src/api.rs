@@ -1,0 +1,154 @@
+//! The HTTP API of a node: for the agent it serves, for its operator, and for peers that speak the
+//! papers' HTTP binding.
+//!
+//! On a loopback address without a token it trusts its machine, but no web page; beyond loopback
+//! the configuration demands a token. Peers are known by their own tokens, wherever they call from.
+//! Everything is bounded: connections, heads, bodies, batches, pages, waits.
+
+mod auth;
+mod cells;
+mod error;
+mod extract;
+mod issue;
+mod listen;
+mod openapi;
+mod operator;
+mod peer;
+mod transfer;
+mod watch;
+
+pub use auth::{Auth, AuthError};
+
+use crate::node::NodeHandle;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch::{self as flag, Receiver};
+
+/// How long requests in progress may take to end once the node stops.
+const STOP_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What every handler has.
+#[derive(Clone)]
+struct App {
+    node: NodeHandle,
+    auth: Arc<Auth>,
+    stop: Receiver<bool>,
+}
+
+impl App {
+    /// Returns when the server is told to stop: for handlers that would go on.
+    async fn stopped(&self) {
+        if self.stop.clone().wait_for(|stop| *stop).await.is_err() {
+            std::future::pending().await // nobody can tell us any more
+        }
+    }
+}
+
+/// One table: the router serves it, and a test compares the document with it.
+macro_rules! routes {
+    ($name:ident $routes:ident { $($method:ident $path:literal => $handler:path;)+ }) => {
+        #[cfg(test)]
+        const $routes: &[(&str, &str)] = &[$((stringify!($method), $path)),+];
+
+        fn $name() -> Router<App> {
+            Router::new()$(.route($path, axum::routing::$method($handler)))+
+        }
+    };
+}
+
+routes! { operator_routes OPERATOR {
+    post "/v1/obligations" => issue::issue;
+    get "/v1/obligations/{id}" => transfer::status;
+    get "/v1/pending" => transfer::pending;
+    get "/v1/terminal" => transfer::terminal;
+    get "/v1/escalations" => operator::escalations;
+    post "/v1/escalations/{id}/ack" => operator::ack_escalation;
+    get "/v1/reconciliation" => operator::reconciliation;
+    post "/v1/reconciliation/{number}/resolve" => operator::resolve;
+    get "/v1/authorizations" => cells::authorizations;
+    get "/v1/authorizations/check" => cells::check;
+    get "/v1/weights" => cells::weights;
+    get "/v1/peers" => watch::peers;
+    get "/v1/events" => watch::events;
+    get "/metrics" => watch::metrics;
+} }
+
+routes! { open_routes OPEN {
+    get "/healthz" => watch::health;
+    get "/readyz" => watch::readiness;
+    get "/openapi.json" => openapi::document;
+} }
+
+routes! { peer_routes PEER {
+    post "/abhyasa/obligations" => peer::offer;
+    post "/abhyasa/custody_ack" => peer::custody_ack;
+} }
+
+#[cfg(test)]
+fn all_routes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    [OPERATOR, OPEN, PEER].into_iter().flatten().copied()
+}
+
+/// The API of `node`, for those whom `auth` lets in.
+pub fn router(node: NodeHandle, auth: Auth) -> Router {
+    let (_, stop) = flag::channel(false);
+    routes(App { node, auth: Arc::new(auth), stop })
+}
+
+fn routes(app: App) -> Router {
+    let operator = middleware::from_fn_with_state(app.clone(), auth::operator);
+    let no_browser = middleware::from_fn_with_state(app.clone(), auth::no_browser);
+    operator_routes()
+        .route_layer(operator)
+        .merge(open_routes())
+        .route_layer(no_browser)
+        .merge(peer_routes())
+        .fallback(watch::no_route)
+        .method_not_allowed_fallback(watch::no_method)
+        .layer(DefaultBodyLimit::max(app.node.config().api.body_len_max))
+        .layer(middleware::from_fn(log))
+        .with_state(app)
+}
+
+/// One line per request, without what it carries.
+async fn log(request: Request, next: Next) -> Response {
+    let method = request.method().clone();
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    let path = path.as_ref().map_or("(none)", MatchedPath::as_str);
+    tracing::debug!(%method, path, status = response.status().as_u16(), "request");
+    response
+}
+
+/// Serves the API of `node` on `listener` until `shutdown`; then lets requests in progress end.
+///
+/// # Errors
+/// A token file cannot be used, or the listener is broken.
+pub async fn serve(
+    listener: TcpListener,
+    node: NodeHandle,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let auth = Auth::load(node.config()).map_err(io::Error::other)?;
+    let (stopping, stop) = flag::channel(false);
+    let bounded = listen::Bounded::new(listener, node.config().api.connections_max, listen::IDLE_TIME_MAX);
+    let app = App { node, auth: Arc::new(auth), stop: stop.clone() };
+    let told = app.clone();
+    let server = axum::serve(bounded, routes(app)).with_graceful_shutdown(async move { told.stopped().await });
+    let over = async move {
+        shutdown.await;
+        let _ = stopping.send(true);
+        tokio::time::sleep(STOP_TIME_MAX).await;
+    };
+    tokio::select! {
+        result = server => result,
+        () = over => Ok(()),
+    }
+}

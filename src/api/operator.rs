@@ -1,0 +1,240 @@
+//! What a person decides: the escalation inbox and reconciliation.
+
+use super::App;
+use super::error::{ApiError, ErrorBody};
+use super::extract::{JsonBytes, Page, Params, Pick, number_after, page_len, walk};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use bytes::Bytes;
+use proto::id::ObligationId;
+use proto::record::{Escalation, Reconcile, Resolution, key_num, num_key};
+use proto::store::{ReadError, Table};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct InboxParams {
+    /// Also what was acknowledged or resolved.
+    #[serde(default)]
+    all: bool,
+    /// Items wanted, at most 1000; 100 by default.
+    limit: Option<usize>,
+    /// The `next` of the page before.
+    after: Option<String>,
+}
+
+impl InboxParams {
+    /// A page of JSON records by number.
+    fn page<T: DeserializeOwned, V>(
+        &self,
+        app: &App,
+        table: Table,
+        is_open: impl Fn(&T) -> bool,
+        view: impl Fn(u64, T) -> V,
+    ) -> Result<Page<V>, ApiError> {
+        let from = num_key(number_after(self.after.as_deref())?.saturating_add(1)).to_vec();
+        let pick = |key: &Bytes, value: &Bytes| {
+            let number = key_num(key).ok_or_else(|| ReadError::damaged(table, "key"))?;
+            let record: T = serde_json::from_slice(value).map_err(|error| ReadError::damaged(table, error))?;
+            Ok(if self.all || is_open(&record) { Pick::Keep(view(number, record)) } else { Pick::Skip })
+        };
+        let (items, last) = walk(app.node.store(), table, from, page_len(self.limit), pick)?;
+        Ok(Page { items, next: last.and_then(|key| key_num(&key)).map(|number| number.to_string()) })
+    }
+}
+
+/// The escalation inbox: obligations not confirmed applied in time, oldest first.
+///
+/// Each has its fail-safe applied to this node's own state, unless a newer decision stands.
+#[utoipa::path(
+    get,
+    path = "/v1/escalations",
+    tag = "inbox",
+    params(InboxParams),
+    responses((status = 200, description = "a page", body = Page<schema::Escalation>), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn escalations(
+    State(app): State<App>,
+    Params(params): Params<InboxParams>,
+) -> Result<Json<Page<Escalation>>, ApiError> {
+    let is_open = |escalation: &Escalation| escalation.acknowledged_at_ms.is_none();
+    params.page(&app, Table::Escalation, is_open, |_, escalation| escalation).map(Json)
+}
+
+/// Acknowledge an escalation: the principal has seen it.
+#[utoipa::path(
+    post,
+    path = "/v1/escalations/{id}/ack",
+    tag = "inbox",
+    params(("id" = String, Path, description = "obligation_id, percent-encoded")),
+    responses(
+        (status = 204, description = "acknowledged, now or before"),
+        (status = 404, description = "no escalation of that obligation", body = ErrorBody),
+    )
+)]
+pub(crate) async fn ack_escalation(State(app): State<App>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+    app.node.ack_escalation(ObligationId::new(&id)?).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A reconciliation item and its number.
+#[derive(Debug, Serialize)]
+pub(crate) struct Numbered {
+    number: u64,
+    #[serde(flatten)]
+    item: Reconcile,
+}
+
+/// What a person is asked to reconcile, oldest first.
+#[utoipa::path(
+    get,
+    path = "/v1/reconciliation",
+    tag = "inbox",
+    params(InboxParams),
+    responses((status = 200, description = "a page", body = Page<schema::Reconcile>), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn reconciliation(
+    State(app): State<App>,
+    Params(params): Params<InboxParams>,
+) -> Result<Json<Page<Numbered>>, ApiError> {
+    let is_open = |item: &Reconcile| item.resolution.is_none();
+    params.page(&app, Table::Reconcile, is_open, |number, item| Numbered { number, item }).map(Json)
+}
+
+/// How an item is resolved.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResolveBody {
+    #[schema(value_type = schema::Resolution)]
+    resolution: Resolution,
+}
+
+/// Resolve a reconciliation item.
+#[utoipa::path(
+    post,
+    path = "/v1/reconciliation/{number}/resolve",
+    tag = "inbox",
+    params(("number" = u64, Path, description = "number of the item")),
+    request_body = ResolveBody,
+    responses(
+        (status = 204, description = "resolved"),
+        (status = 404, description = "no such item", body = ErrorBody),
+        (status = 409, description = "resolved before, or the answer does not fit the item", body = ErrorBody),
+    )
+)]
+pub(crate) async fn resolve(
+    State(app): State<App>,
+    Path(number): Path<String>,
+    body: JsonBytes,
+) -> Result<StatusCode, ApiError> {
+    let number = number.parse().map_err(|_| ApiError::malformed(format!("{number:?} is no item number")))?;
+    let ResolveBody { resolution } = body.parse()?;
+    app.node.resolve(number, resolution).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The records of the core as the document describes them; a test holds both together.
+pub(crate) mod schema {
+    #![expect(dead_code, reason = "described, never made")]
+    use utoipa::ToSchema;
+
+    /// One escalation, the same here, in the event stream and at the webhook.
+    #[derive(ToSchema)]
+    pub(crate) struct Escalation {
+        obligation_id: String,
+        kind: String,
+        /// The agent that was not confirmed to have applied it.
+        target: String,
+        reason: EscalationReason,
+        /// When it was escalated, unix milliseconds.
+        at_ms: u64,
+        /// Its absolute deadline, unix milliseconds.
+        deadline_at_ms: u64,
+        /// Offers after the first.
+        retries: u32,
+        safe_action: SafeAction,
+        /// `false` when a newer decision of the same key stands.
+        safe_action_applied: bool,
+        /// When the principal acknowledged it, unix milliseconds.
+        acknowledged_at_ms: Option<u64>,
+    }
+
+    /// What was known of the receiver when the time ran out.
+    #[derive(ToSchema)]
+    #[schema(rename_all = "snake_case")]
+    pub(crate) enum EscalationReason {
+        Unreachable,
+        Deferring,
+        Unauthenticated,
+        Unsupported,
+        Overloaded,
+        RetriesExhausted,
+    }
+
+    /// `safe(O)`: what this node does to its own state when an obligation is not confirmed.
+    #[derive(ToSchema)]
+    pub(crate) struct SafeAction {
+        obligation_id: String,
+        target: String,
+        effect: SafeEffect,
+        /// By how much a weight goes down; 0 for `fail_closed`.
+        magnitude: f64,
+        /// The weight, for `down_weight`.
+        weight_key: Option<String>,
+        /// What is withheld, for `fail_closed`.
+        scope: Option<String>,
+        rationale: String,
+        sequence: Option<u64>,
+    }
+
+    #[derive(ToSchema)]
+    #[schema(rename_all = "snake_case")]
+    pub(crate) enum SafeEffect {
+        FailClosed,
+        DownWeight,
+    }
+
+    /// What a person is asked to reconcile.
+    #[derive(ToSchema)]
+    pub(crate) struct Reconcile {
+        number: u64,
+        kind: ReconcileKind,
+        obligation_id: String,
+        /// The other party.
+        agent: String,
+        /// When, unix milliseconds.
+        at_ms: u64,
+        detail: String,
+        /// Where the principal may choose to apply it.
+        safe_action: Option<SafeAction>,
+        resolution: Option<Resolution>,
+        /// When it was resolved, unix milliseconds.
+        resolved_at_ms: Option<u64>,
+    }
+
+    #[derive(ToSchema)]
+    #[schema(rename_all = "snake_case")]
+    pub(crate) enum ReconcileKind {
+        /// An `applied` came in after the escalation. Takes `noted`.
+        LateApplied,
+        /// Nobody could say whether an external effect happened. Takes `applied`, `not_applied`.
+        InDoubt,
+        /// Declined, and left to the principal. Takes `apply_safe`, `noted`.
+        DeclineSurfaced,
+        /// The external effect was reported after the deadline. Takes `noted`.
+        AppliedPastDeadline,
+    }
+
+    #[derive(ToSchema)]
+    #[schema(rename_all = "snake_case")]
+    pub(crate) enum Resolution {
+        Noted,
+        Applied,
+        NotApplied,
+        ApplySafe,
+    }
+}

@@ -1,0 +1,297 @@
+//! Throughput and latency of one custodian and one receiver.
+
+use super::world::{ChildNode, Pair};
+use super::{Args, control, median};
+use crate::config::NodeConfig;
+use crate::node::{Builder, NodeHandle};
+use anyhow::{Context as _, ensure};
+use hdrhistogram::Histogram;
+use proto::custodian::Draft;
+use proto::event::Event;
+use proto::id::{AgentId, Kind, ObligationId};
+use proto::payload::Payload;
+use proto::record::Terminal;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Obligations issued by one call, as an agent that batches would.
+const ISSUE_BATCH: usize = 64;
+/// Obligations of the one-at-a-time part of a round.
+const SINGLES: usize = 300;
+/// Best-effort bytes kept waiting for the wire.
+const BEST_EFFORT_QUEUE: usize = 128 * 1024;
+/// Rounds whose fsync control is further than this from the median control say more of the disk
+/// than of us.
+const CONTROL_SPREAD: f64 = 0.3;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Figures {
+    in_flight: usize,
+    payload_bytes: usize,
+    rounds: usize,
+    rounds_kept: usize,
+    applied_per_s: f64,
+    best_effort_per_s: f64,
+    durable_over_best_effort: f64,
+    durable_over_best_effort_min: f64,
+    durable_over_best_effort_max: f64,
+    fsync_per_obligation: f64,
+    obligations_per_fsync_custodian: f64,
+    obligations_per_fsync_receiver: f64,
+    applied_p50_ms: f64,
+    applied_p99_ms: f64,
+    one_in_flight_p50_us: f64,
+    one_in_flight_p99_us: f64,
+    one_in_flight_over_budget: f64,
+    one_in_flight_fsyncs: f64,
+    fdatasync_p50_us: f64,
+    best_effort_delivered: f64,
+    each_round: Vec<Round>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Round {
+    fdatasync_p50_us: f64,
+    applied_per_s: f64,
+    best_effort_per_s: f64,
+    best_effort_delivered: f64,
+    custodian_fsyncs_per_obligation: f64,
+    receiver_fsyncs_per_obligation: f64,
+    applied_p50_ms: f64,
+    applied_p99_ms: f64,
+    one_in_flight_p50_us: f64,
+    one_in_flight_p99_us: f64,
+    one_in_flight_fsyncs: f64,
+}
+
+struct Load {
+    node: NodeHandle,
+    receiver: ChildNode,
+    target: AgentId,
+    kind: Kind,
+    payload_bytes: usize,
+    next: u64,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Figures> {
+    let root = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let dir = root.join(format!("abhyasa-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let figures = rounds(args, &dir).await;
+    let _ = std::fs::remove_dir_all(&dir);
+    figures
+}
+
+async fn rounds(args: &Args, dir: &std::path::Path) -> anyhow::Result<Figures> {
+    let pair = Pair::init(dir)?;
+    let mut receiver = ChildNode::start(&pair.receiver)?;
+    receiver.ready().await?;
+    let node = Builder::new(NodeConfig::load(&pair.custodian)?).start().await?;
+    let mut load = Load {
+        node: node.handle(),
+        receiver,
+        target: pair.target,
+        kind: Kind::new("phala.belief_update")?,
+        payload_bytes: args.payload_bytes,
+        next: 0,
+    };
+    load.connected().await?;
+    load.custody(args.in_flight, Duration::from_secs(1)).await?; // warm-up
+    let mut each = Vec::new();
+    for n in 0..args.rounds {
+        let round = load.round(args, dir).await?;
+        eprintln!(
+            "round {}/{}: applied {:.0}/s, best effort {:.0}/s, one at a time {:.0} us, fdatasync {:.0} us",
+            n + 1, args.rounds, round.applied_per_s, round.best_effort_per_s, round.one_in_flight_p50_us, round.fdatasync_p50_us
+        );
+        each.push(round);
+    }
+    node.stop().await?;
+    Ok(figures(args, each))
+}
+
+fn figures(args: &Args, each: Vec<Round>) -> Figures {
+    let control = median(each.iter().map(|round| round.fdatasync_p50_us).collect());
+    let near = |round: &&Round| (round.fdatasync_p50_us / control - 1.0).abs() <= CONTROL_SPREAD;
+    let kept: Vec<Round> = each.iter().filter(near).cloned().collect();
+    let of = |figure: fn(&Round) -> f64| median(kept.iter().map(figure).collect());
+    let ratios: Vec<f64> = kept.iter().map(|r| r.applied_per_s / r.best_effort_per_s).collect();
+    let per_fsync = |figure: fn(&Round) -> f64| 1.0 / of(figure);
+    Figures {
+        in_flight: args.in_flight,
+        payload_bytes: args.payload_bytes,
+        rounds: each.len(),
+        rounds_kept: kept.len(),
+        applied_per_s: of(|r| r.applied_per_s),
+        best_effort_per_s: of(|r| r.best_effort_per_s),
+        durable_over_best_effort_min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+        durable_over_best_effort_max: ratios.iter().copied().fold(0.0, f64::max),
+        durable_over_best_effort: median(ratios),
+        fsync_per_obligation: of(|r| r.custodian_fsyncs_per_obligation.max(r.receiver_fsyncs_per_obligation)),
+        obligations_per_fsync_custodian: per_fsync(|r| r.custodian_fsyncs_per_obligation),
+        obligations_per_fsync_receiver: per_fsync(|r| r.receiver_fsyncs_per_obligation),
+        applied_p50_ms: of(|r| r.applied_p50_ms),
+        applied_p99_ms: of(|r| r.applied_p99_ms),
+        one_in_flight_p50_us: of(|r| r.one_in_flight_p50_us),
+        one_in_flight_p99_us: of(|r| r.one_in_flight_p99_us),
+        one_in_flight_over_budget: of(|r| r.one_in_flight_p50_us / (2.0 * r.fdatasync_p50_us + 300.0)),
+        one_in_flight_fsyncs: of(|r| r.one_in_flight_fsyncs),
+        fdatasync_p50_us: of(|r| r.fdatasync_p50_us),
+        best_effort_delivered: of(|r| r.best_effort_delivered),
+        each_round: each,
+    }
+}
+
+impl Load {
+    async fn connected(&self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while !self.node.peers().iter().any(|peer| peer.connected) || self.node.readiness().is_err() {
+            ensure!(begun.elapsed() < Duration::from_secs(10), "the two nodes did not connect within 10 s");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    async fn round(&mut self, args: &Args, dir: &std::path::Path) -> anyhow::Result<Round> {
+        let seconds = Duration::from_secs_f64(args.seconds);
+        let fdatasync_p50_us = median(control::fdatasync_us(dir)?);
+        let (own, theirs) = (self.own_commits(), self.receiver.metric("abhyasa_commits_total").await?);
+        let (count, took, latency) = self.custody(args.in_flight, seconds).await?;
+        let custodian = self.own_commits() - own;
+        let receiver = self.receiver.metric("abhyasa_commits_total").await? - theirs;
+        let (best_effort_per_s, best_effort_delivered) = self.best_effort(seconds).await?;
+        let single = self.singles().await?;
+        let (own, theirs) = (self.own_commits(), self.receiver.metric("abhyasa_commits_total").await?);
+        // Exactly two on the path: the custodian's before the offer, the receiver's before the ack.
+        // The custodian's terminal mark is a third, off the path.
+        self.custody(1, Duration::ZERO).await?;
+        let off_path = 1.0;
+        let one = self.own_commits() - own + self.receiver.metric("abhyasa_commits_total").await? - theirs - off_path;
+        let ms = |us: u64| us as f64 / 1e3;
+        Ok(Round {
+            fdatasync_p50_us,
+            applied_per_s: count as f64 / took.as_secs_f64(),
+            best_effort_per_s,
+            best_effort_delivered,
+            custodian_fsyncs_per_obligation: custodian / count as f64,
+            receiver_fsyncs_per_obligation: receiver / count as f64,
+            applied_p50_ms: ms(latency.value_at_quantile(0.5)),
+            applied_p99_ms: ms(latency.value_at_quantile(0.99)),
+            one_in_flight_p50_us: single.value_at_quantile(0.5) as f64,
+            one_in_flight_p99_us: single.value_at_quantile(0.99) as f64,
+            one_in_flight_fsyncs: one,
+        })
+    }
+
+    fn own_commits(&self) -> f64 {
+        self.node.metrics().commits.get() as f64
+    }
+
+    fn drafts(&mut self, count: usize, delta: f64) -> anyhow::Result<Vec<Draft>> {
+        let mut drafts = Vec::with_capacity(count);
+        for _ in 0..count {
+            let number = self.next;
+            self.next += 1;
+            let mut payload = serde_json::json!({
+                "weight_delta": delta,
+                "weight_key": format!("routing.bench.{:04}", number % 4096),
+                "note": "",
+            });
+            let bare = Payload::from_json(payload.as_object().context("object")?)?.as_bytes().len();
+            // A text of 24 to 255 bytes has a head one byte longer than an empty one's.
+            payload["note"] = "x".repeat(self.payload_bytes.saturating_sub(bare + 1)).into();
+            drafts.push(Draft {
+                id: ObligationId::new(&format!("bench-{number:012x}"))?,
+                kind: self.kind.clone(),
+                target: self.target.clone(),
+                payload: Payload::from_json(payload.as_object().context("object")?)?,
+                deadline_seconds: None,
+                max_retries: None,
+                sequence: None,
+            });
+        }
+        Ok(drafts)
+    }
+
+    /// Keeps `in_flight` obligations between issue and applied ack for `seconds`, then lets them
+    /// drain. Each ends applied, or the run is void.
+    async fn custody(&mut self, in_flight: usize, seconds: Duration) -> anyhow::Result<(u64, Duration, Histogram<u64>)> {
+        let mut events = self.node.events();
+        let mut open: HashMap<ObligationId, Instant> = HashMap::with_capacity(in_flight * 2);
+        let mut latency = Histogram::new(3)?;
+        let mut issuing = tokio::task::JoinSet::new();
+        let begun = Instant::now();
+        let mut count = 0u64;
+        let batch = ISSUE_BATCH.min(in_flight);
+        loop {
+            let more = begun.elapsed() < seconds || count == 0;
+            while more && open.len() + batch <= in_flight {
+                let drafts = self.drafts(batch, -0.000_001)?;
+                let now = Instant::now();
+                open.extend(drafts.iter().map(|draft| (draft.id.clone(), now)));
+                count += drafts.len() as u64;
+                let node = self.node.clone();
+                issuing.spawn(async move { node.issue(drafts).await });
+            }
+            if open.is_empty() {
+                break;
+            }
+            let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
+            let event = event.context("no obligation ended within 30 s")?.context("events lost")?;
+            if let Event::Terminal { obligation_id, outcome, .. } = &*event
+                && let Some(since) = open.remove(obligation_id)
+            {
+                ensure!(*outcome == Terminal::Applied, "{obligation_id} ended {outcome:?}");
+                latency.record(u64::try_from(since.elapsed().as_micros())?)?;
+            }
+        }
+        let took = begun.elapsed();
+        while let Some(done) = issuing.join_next().await {
+            for result in done?? {
+                result?;
+            }
+        }
+        Ok((count, took, latency))
+    }
+
+    async fn singles(&mut self) -> anyhow::Result<Histogram<u64>> {
+        let mut all = Histogram::new(3)?;
+        for _ in 0..SINGLES {
+            let (_, _, latency) = self.custody(1, Duration::ZERO).await?;
+            all.add(latency)?;
+        }
+        Ok(all)
+    }
+
+    /// Sends as fast as the wire takes it for `seconds`; what the receiver has applied counts.
+    async fn best_effort(&mut self, seconds: Duration) -> anyhow::Result<(f64, f64)> {
+        let before = self.receiver.metric("abhyasa_best_effort_applied").await?;
+        let begun = Instant::now();
+        let mut sent = 0;
+        while begun.elapsed() < seconds {
+            if self.node.queued_bytes(&self.target) > BEST_EFFORT_QUEUE {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let drafts = self.drafts(ISSUE_BATCH, 0.000_001)?;
+            sent += drafts.len();
+            for result in self.node.issue(drafts).await? {
+                result?;
+            }
+        }
+        // Until no more arrive.
+        let mut applied = 0.0;
+        let mut took = begun.elapsed();
+        for _ in 0..200 {
+            let now = self.receiver.metric("abhyasa_best_effort_applied").await? - before;
+            if now > applied {
+                (applied, took) = (now, begun.elapsed());
+            } else if begun.elapsed() > took + Duration::from_millis(100) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok((applied / took.as_secs_f64(), applied / sent as f64))
+    }
+}

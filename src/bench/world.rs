@@ -1,0 +1,118 @@
+//! The two nodes of a benchmark.
+
+use crate::config::{HostPort, NodeConfig};
+use crate::init::{InitOptions, init};
+use anyhow::Context as _;
+use proto::id::AgentId;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a node may take to be ready.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// A node in a child process, killed when dropped.
+pub(super) struct ChildNode {
+    child: Child,
+    pub(super) api: SocketAddr,
+}
+
+impl Drop for ChildNode {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl ChildNode {
+    pub(super) fn start(config: &Path) -> anyhow::Result<Self> {
+        let api = NodeConfig::load(config)?.api.listen;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["node", "--config"])
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("the child node cannot be started")?;
+        Ok(Self { child, api })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) async fn ready(&mut self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < READY_WITHIN {
+            if let Some(status) = self.child.try_wait()? {
+                anyhow::bail!("the child node ended: {status}");
+            }
+            if self.get("/readyz").await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        anyhow::bail!("the child node was not ready within {} s", READY_WITHIN.as_secs())
+    }
+
+    pub(super) async fn get(&self, path: &str) -> anyhow::Result<String> {
+        let response = reqwest::get(format!("http://{}{path}", self.api)).await?.error_for_status()?;
+        Ok(response.text().await?)
+    }
+
+    /// One counter or gauge of the child.
+    pub(super) async fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        let text = self.get("/metrics").await?;
+        let line = text.lines().find(|line| line.split(' ').next() == Some(name));
+        let value = line.and_then(|line| line.rsplit(' ').next()).context(name.to_owned())?;
+        Ok(value.parse()?)
+    }
+}
+
+/// Two configured nodes in `dir`.
+pub(super) struct Pair {
+    pub(super) custodian: PathBuf,
+    pub(super) receiver: PathBuf,
+    pub(super) target: AgentId,
+}
+
+/// A loopback address nobody uses at this moment, of both a UDP and a TCP port.
+pub(super) fn free_port() -> anyhow::Result<SocketAddr> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    for _ in 0..64 {
+        let tcp = std::net::TcpListener::bind(any)?;
+        let address = tcp.local_addr()?;
+        if std::net::UdpSocket::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    anyhow::bail!("no free loopback port")
+}
+
+impl Pair {
+    pub(super) fn init(dir: &Path) -> anyhow::Result<Self> {
+        let (a, b) = (free_port()?, free_port()?);
+        let target = AgentId::new("spiffe://bench.local/receiver")?;
+        let source = AgentId::new("spiffe://bench.local/custodian")?;
+        let options = |id: &AgentId, at: SocketAddr, ca: Option<PathBuf>, peers| InitOptions {
+            id: Some(id.to_string()),
+            ca,
+            quic_listen: at,
+            api_listen: at,
+            peers,
+            force: false,
+        };
+        let address: HostPort = b.to_string().parse()?;
+        let custodian = init(&dir.join("custodian"), &options(&source, a, None, vec![(target.clone(), address)]))?;
+        let ca = Some(custodian.ca.clone());
+        let back: HostPort = a.to_string().parse()?;
+        let receiver = init(&dir.join("receiver"), &options(&target, b, ca, vec![(source, back)]))?;
+        // The receiver only accepts: one connection, as between a custodian and an edge node. And
+        // neither end is to be held back by rates meant for strangers.
+        let text = std::fs::read_to_string(&receiver.config)?;
+        let text: String = text.lines().filter(|line| !line.starts_with("address")).map(|line| format!("{line}\n")).collect();
+        std::fs::write(&receiver.config, text)?;
+        Ok(Self { custodian: custodian.config, receiver: receiver.config, target })
+    }
+}

@@ -1,0 +1,191 @@
+//! The command line: `abhyasa COMMAND`.
+
+mod client;
+mod inbox;
+mod issue;
+mod output;
+mod read;
+mod run;
+mod setup;
+
+use crate::config::{HttpUrl, NodeConfig};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use client::{Client, ClientError};
+use inbox::{EscalationArgs, ReconciliationArgs};
+use issue::IssueArgs;
+use read::{AuthorizationArgs, CellArgs, PageArgs};
+use setup::InitArgs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tokio::runtime;
+
+/// Environment variable with the configuration file, when `--config` is not given.
+const CONFIG_VARIABLE: &str = "ABHYASA_CONFIG";
+
+/// Carries governance obligations under custody: applied, declined or escalated, never silently
+/// lost.
+#[derive(Debug, Parser)]
+#[command(name = "abhyasa", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+struct Global {
+    /// Configuration of the node [default: $ABHYASA_CONFIG, else ./abhyasa.toml].
+    #[arg(short, long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Call the node at this URL instead of where its configuration says.
+    #[arg(long, global = true, value_name = "URL")]
+    api: Option<HttpUrl>,
+    /// File with the bearer token of the API.
+    #[arg(long, global = true, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+impl Global {
+    fn config_file(&self) -> PathBuf {
+        let from_environment = || std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from);
+        self.config.clone().or_else(from_environment).unwrap_or_else(|| crate::init::CONFIG_FILE.into())
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Set up a node: configuration, certificate, development CA.
+    Init(InitArgs),
+    /// Run a node.
+    Node,
+    /// Issue an obligation, or a batch of them.
+    Issue(IssueArgs),
+    /// Show where an obligation stands, as its custodian or its receiver.
+    Status {
+        /// Obligation id.
+        id: String,
+    },
+    /// List obligations under custody.
+    Pending(PageArgs),
+    /// List obligations that ended, in the order they did.
+    Terminal(PageArgs),
+    /// List escalations, or acknowledge them.
+    Escalations(EscalationArgs),
+    /// List what a person must reconcile, or resolve it.
+    Reconciliation(ReconciliationArgs),
+    /// List authorizations, or ask about one before acting.
+    Authorizations(AuthorizationArgs),
+    /// List weights that were moved.
+    Weights(CellArgs),
+    /// List peers.
+    Peers,
+    /// Follow what happens, until interrupted.
+    Events,
+    /// Print completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+impl Cli {
+    /// Runs the command, and reports its error on standard error.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let json = self.global.json;
+        match self.dispatch() {
+            Ok(code) => code,
+            Err(error) => {
+                if json {
+                    eprintln!("{}", error_json(&error));
+                } else {
+                    eprintln!("error: {error:#}");
+                }
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn dispatch(self) -> anyhow::Result<ExitCode> {
+        let Self { global, command } = self;
+        match command {
+            Command::Init(args) => setup::run(&args, global.json)?,
+            Command::Node => {
+                let config = NodeConfig::load(&global.config_file())?;
+                runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run::run(config, global.json))?;
+            }
+            Command::Completions { shell } => {
+                clap_complete::generate(shell, &mut Self::command(), "abhyasa", &mut std::io::stdout());
+            }
+            command => {
+                let client = Client::find(&global)?;
+                let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+                return runtime.block_on(call(command, &client, global.json));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Commands that ask a running node.
+async fn call(command: Command, client: &Client, json: bool) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Issue(args) => return args.run(client, json).await,
+        Command::Authorizations(args) => return args.run(client, json).await,
+        Command::Status { id } => read::status(client, &id, json).await?,
+        Command::Pending(args) => read::pending(client, &args, json).await?,
+        Command::Terminal(args) => read::terminal(client, &args, json).await?,
+        Command::Escalations(args) => args.run(client, json).await?,
+        Command::Reconciliation(args) => args.run(client, json).await?,
+        Command::Weights(args) => read::weights(client, &args, json).await?,
+        Command::Peers => read::peers(client, json).await?,
+        Command::Events => read::events(client, json).await?,
+        Command::Init(_) | Command::Node | Command::Completions { .. } => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn error_json(error: &anyhow::Error) -> serde_json::Value {
+    let code = match error.downcast_ref() {
+        Some(ClientError::Api { code, .. }) => code.as_str(),
+        Some(ClientError::NotRunning { .. }) => "not_running",
+        None => "failed",
+    };
+    serde_json::json!({ "error": { "code": code, "message": format!("{error:#}") } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_goes_together_is_checked_before_anything_runs() {
+        let ok = |line: &str| Cli::try_parse_from(line.split(' ')).is_ok();
+        assert!(ok("abhyasa issue anumati.consent b --scope s --revoke --wait 3 --json"));
+        assert!(ok("abhyasa --json issue --file batch.json"));
+        assert!(ok("abhyasa escalations"));
+        assert!(ok("abhyasa escalations --all --limit 5"));
+        assert!(ok("abhyasa escalations ack ob-1 ob-2"));
+        assert!(ok("abhyasa authorizations check --agent a --scope s"));
+        assert!(ok("abhyasa reconciliation resolve 4 --as not_applied"));
+        assert!(ok("abhyasa init dir --peer spiffe://x/b=127.0.0.1:1"));
+        assert!(!ok("abhyasa issue anumati.consent b --scope s"), "neither revoked nor granted");
+        assert!(!ok("abhyasa issue anumati.consent b --scope s --revoke --grant"));
+        assert!(!ok("abhyasa issue anumati.consent b --revoke"), "of what");
+        assert!(!ok("abhyasa issue anumati.consent"));
+        assert!(!ok("abhyasa issue --file batch.json --wait 3"));
+        assert!(!ok("abhyasa pending --limit 0"));
+        assert!(!ok("abhyasa init dir --peer b"));
+        assert!(!ok("abhyasa reconciliation resolve 4"));
+    }
+}
