@@ -20,9 +20,6 @@ pub struct Args {
     /// What to measure.
     #[arg(value_enum, default_value = "flow")]
     pub what: What,
-    /// One JSON object on standard output.
-    #[arg(long)]
-    pub json: bool,
     /// Interleaved rounds.
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
@@ -52,26 +49,26 @@ pub enum What {
     Idle,
 }
 
-/// Runs a benchmark and prints its figures.
+/// Runs a benchmark and prints its figures, as one JSON object if `json`.
 ///
 /// # Errors
 /// If a node cannot be started, or a promise breaks while it is loaded.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .context("the runtime cannot start")?;
     match args.what {
-        What::Flow => print(args, &runtime.block_on(flow::run(args))?),
-        What::Idle => print(args, &runtime.block_on(idle::run(args))?),
+        What::Flow => print(json, &runtime.block_on(flow::run(args))?),
+        What::Idle => print(json, &runtime.block_on(idle::run(args))?),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print<T: Serialize>(args: &Args, figures: &T) {
+fn print<T: Serialize>(json: bool, figures: &T) {
     let value = serde_json::to_value(figures).unwrap_or_default();
-    if args.json {
+    if json {
         println!("{value}");
         return;
     }

@@ -8,7 +8,9 @@ mod read;
 mod run;
 mod setup;
 
+use crate::bench;
 use crate::config::{HttpUrl, NodeConfig};
+use crate::demo;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use client::{Client, ClientError};
 use inbox::{EscalationArgs, ReconciliationArgs};
@@ -86,6 +88,10 @@ enum Command {
     Peers,
     /// Follow what happens, until interrupted.
     Events,
+    /// See the promise kept over a bad link and through crashes.
+    Demo(demo::Args),
+    /// Measure what custody costs on this machine.
+    Bench(bench::Args),
     /// Print completions for a shell.
     Completions {
         /// The shell.
@@ -119,6 +125,8 @@ impl Cli {
                 let config = NodeConfig::load(&global.config_file())?;
                 runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run::run(config, global.json))?;
             }
+            Command::Bench(args) => return bench::run(&args, global.json),
+            Command::Demo(args) => return demo::run(&args, global.json),
             Command::Completions { shell } => {
                 clap_complete::generate(shell, &mut Self::command(), "abhyasa", &mut std::io::stdout());
             }
@@ -145,7 +153,7 @@ async fn call(command: Command, client: &Client, json: bool) -> anyhow::Result<E
         Command::Weights(args) => read::weights(client, &args, json).await?,
         Command::Peers => read::peers(client, json).await?,
         Command::Events => read::events(client, json).await?,
-        Command::Init(_) | Command::Node | Command::Completions { .. } => {}
+        Command::Init(_) | Command::Node | Command::Bench(_) | Command::Demo(_) | Command::Completions { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
 }

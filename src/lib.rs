@@ -3,6 +3,7 @@
 pub mod api;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod identity;
 pub mod init;
 pub mod tls;

@@ -7,7 +7,7 @@ use proto::custody::{IssueResult, OperatorResult};
 use proto::event::Event;
 use proto::frame::{Frame, RefuseCode};
 use proto::id::{AgentId, ObligationId};
-use proto::limits::{BATCH_COUNT_MAX, FRAME_LEN_TARGET};
+use proto::limits::{BATCH_COUNT_MAX, FRAME_LEN_MAX, FRAME_LEN_TARGET, ID_LEN_MAX, REASON_LEN_MAX};
 use proto::step::{Output, SessionId, Ticket};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,6 +16,8 @@ use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 
 /// Events a slow observer may be behind before it is told that it lost some.
 const EVENTS_BEHIND_MAX: usize = 4096;
+/// Acks by id in one frame: three names and a reason each, at their longest, fit.
+const ACKS_PER_FRAME_MAX: usize = FRAME_LEN_MAX / (4 * ID_LEN_MAX + REASON_LEN_MAX);
 /// Ack ranges in one frame.
 const RANGES_PER_FRAME_MAX: usize = 2048;
 
@@ -64,11 +66,20 @@ impl ToPeer {
                     parts
                 })
                 .collect(),
-            Self::Acks(acks) => acks.chunks(RANGES_PER_FRAME_MAX / 16).map(|acks| Frame::Acks(acks.to_vec())).collect(),
+            Self::Acks(acks) => acks.chunks(ACKS_PER_FRAME_MAX).map(|acks| Frame::Acks(acks.to_vec())).collect(),
             Self::Refuse { refs, code, retry_after_ms, text } => refs
                 .chunks(RANGES_PER_FRAME_MAX)
                 .map(|refs| Frame::Refuse { refs: refs.to_vec(), code, retry_after_ms, text: text.clone() })
                 .collect(),
+            Self::Frame(Frame::Answer { query_ref, acks, unknown }) => {
+                let of = |acks: &[CustodyAck], unknown: &[ObligationId]| Frame::Answer {
+                    query_ref,
+                    acks: acks.to_vec(),
+                    unknown: unknown.to_vec(),
+                };
+                let known = acks.chunks(ACKS_PER_FRAME_MAX).map(|acks| of(acks, &[]));
+                known.chain(unknown.chunks(ACKS_PER_FRAME_MAX).map(|unknown| of(&[], unknown))).collect()
+            }
             Self::Frame(frame) => vec![frame],
         }
     }

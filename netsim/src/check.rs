@@ -9,13 +9,15 @@ mod commit;
 mod finish;
 mod release;
 
+use crate::disk::SimStore;
 use bytes::Bytes;
 use proto::ack::AckStatus;
 use proto::id::{AgentId, GovernedKey, ObligationId};
 use proto::polarity::Change;
-use proto::record::Terminal;
+use proto::record::{Cell, Role, Terminal};
 use proto::settings::WeightBounds;
 use proto::step::SessionId;
+use proto::store::Table;
 use proto::time::Time;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,8 +115,6 @@ pub(crate) struct Entry {
     calls: u32,
     /// An effect, ours or external, not before the deadline.
     late_effect: bool,
-    /// The principal resolved a surfaced decline with `safe(O)`.
-    resolved: bool,
 }
 
 impl Entry {
@@ -126,17 +126,18 @@ impl Entry {
         self.pending.is_some() || self.terminal.is_some()
     }
 
-    pub(crate) const fn applied_at_receiver(&self) -> bool {
-        matches!(self.ledger, Some(AckStatus::Applied))
+    pub(crate) const fn effects(&self) -> u32 {
+        self.effects
+    }
+
+    pub(crate) const fn offers(&self) -> u32 {
+        self.offers
     }
 
     pub(crate) const fn ledger(&self) -> Option<AckStatus> {
         self.ledger
     }
 
-    pub(crate) const fn deferring(&self) -> bool {
-        self.calls == 0 && self.spec.external && self.ledger.is_none()
-    }
 }
 
 #[derive(Debug)]
@@ -147,7 +148,7 @@ struct NodeView {
     entries: BTreeMap<ObligationId, Entry>,
     nums: BTreeMap<u64, ObligationId>,
     /// `(AgentId, key)` of cells, as their store key.
-    cells: BTreeMap<Bytes, proto::record::Cell>,
+    cells: BTreeMap<Bytes, Cell>,
     /// Offers that reached it: whose, and which obligation; none for noise.
     offered: BTreeMap<(SessionId, u64), Option<(usize, ObligationId)>>,
     intents: BTreeSet<Bytes>,
@@ -223,7 +224,6 @@ impl Checker {
             effects: 0,
             calls: 0,
             late_effect: false,
-            resolved: false,
         });
     }
 
@@ -234,6 +234,12 @@ impl Checker {
             node.up_since = at;
             node.starts += 1;
             node.offered.clear();
+            // The attempt under way when the node went down may be repeated.
+            for id in node.nums.values() {
+                if let Some(entry) = node.entries.get_mut(id) {
+                    entry.repeats += 1;
+                }
+            }
         }
     }
 
@@ -287,6 +293,22 @@ impl Checker {
         }
     }
 
+    /// A node crashed, and unsynced writes may be gone: its state is what its store says.
+    pub fn rolled_back(&mut self, node: usize, store: &SimStore) {
+        let Some(view) = self.nodes.get_mut(node) else { return };
+        view.cells = store
+            .iter(Table::Cell)
+            .filter_map(|(key, value)| Some((key.clone(), Cell::decode(value).ok()?)))
+            .collect();
+    }
+
+    /// Up to `limit` pending obligations of `node` to `target`.
+    pub(crate) fn pending_of(&self, node: usize, target: usize, limit: usize) -> Vec<ObligationId> {
+        let Some(view) = self.nodes.get(node) else { return Vec::new() };
+        let to = |id: &&ObligationId| view.entries.get(*id).is_some_and(|entry| entry.spec.target == target);
+        view.nums.values().filter(to).take(limit).cloned().collect()
+    }
+
     /// Entries of all nodes.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.nodes.iter().flat_map(|node| node.entries.values())
@@ -308,4 +330,10 @@ impl Checker {
         }
         self.trace = proto::backoff::mix(hash);
     }
+}
+
+/// Whether a store key is that of a cell of this role, agent and governed key.
+pub(crate) fn is_cell_of(at: &[u8], role: Role, agent: &AgentId, key: &GovernedKey) -> bool {
+    proto::record::split_cell_key(at)
+        .is_some_and(|named| named.0 == role && named.1 == *agent && named.3 == *key)
 }

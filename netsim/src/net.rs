@@ -58,9 +58,9 @@ fn takes_one(counts: &mut BTreeMap<(usize, usize), u32>, direction: (usize, usiz
 }
 
 impl SimNet {
-    pub(crate) const fn new(mode: Mode, link: LinkModel, rng: Rng) -> Self {
-        let (drop_next, duplicate_next) = (BTreeMap::new(), BTreeMap::new());
-        Self { mode, link, cuts: BTreeMap::new(), rng, drop_next, duplicate_next }
+    pub(crate) fn new(mode: Mode, link: LinkModel, rng: Rng) -> Self {
+        let cuts = BTreeMap::new();
+        Self { mode, link, cuts, rng, drop_next: BTreeMap::new(), duplicate_next: BTreeMap::new() }
     }
 
     /// No more loss, duplication or cuts.

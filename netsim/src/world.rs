@@ -17,14 +17,14 @@ use proto::frame::Frame;
 use proto::id::{AgentId, ObligationId};
 use proto::polarity::Registry;
 use proto::receiver::Decision;
-use proto::step::SessionId;
+use proto::step::{SessionId, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use link::End;
 use outside::{Client, Handler};
 
 /// Events in one millisecond before the world is called stuck.
-const EVENTS_PER_MS_MAX: u64 = 2_000_000;
+const EVENTS_PER_MS_MAX: u64 = 200_000;
 
 /// Something that will happen.
 #[derive(Debug)]
@@ -63,6 +63,7 @@ pub struct World {
     dialing: BTreeSet<(usize, usize)>,
     pub(crate) checker: Checker,
     clients: Vec<Client>,
+    tickets: BTreeMap<Ticket, usize>,
     next_ticket: u64,
     handler: Handler,
     pub(crate) workload: Workload,
@@ -70,8 +71,8 @@ pub struct World {
     disk: Rng,
     chance: Rng,
     healed: bool,
-    /// Whether events of the cores are kept.
-    pub(crate) keep_events: bool,
+    /// Whether a story test runs: events are kept, and clients may be refused.
+    pub(crate) story: bool,
     events: VecDeque<(u64, usize, CoreEvent)>,
     /// Things handled, frames sent, restarts made.
     pub(crate) handled: u64,
@@ -107,6 +108,7 @@ impl World {
             dialing: BTreeSet::new(),
             checker: Checker::new(bounds(&options), names),
             clients: Vec::new(),
+            tickets: BTreeMap::new(),
             next_ticket: 0,
             handler: Handler::new(options.handler, seed),
             workload: Workload::new(&options),
@@ -114,7 +116,7 @@ impl World {
             disk: Rng::new(seed, 4),
             chance: Rng::new(seed, 5),
             healed: false,
-            keep_events: false,
+            story: false,
             events: VecDeque::new(),
             handled: 0,
             frames: 0,
@@ -182,7 +184,8 @@ impl World {
             self.now = at;
             self.handled += 1;
             if at_once > EVENTS_PER_MS_MAX {
-                self.checker.breach("converges", Class::Liveness, at, 0, "time stands still: some alarm is always due".to_owned());
+                let detail = format!("time stands still: {event:?} is always due");
+                self.checker.breach("converges", Class::Liveness, at, 0, detail);
                 break;
             }
             self.handle(event);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Which part of an inbox.
 #[derive(Debug, Args)]
-pub struct InboxArgs {
+pub(super) struct InboxArgs {
     /// Also what was dealt with before.
     #[arg(long)]
     all: bool,
@@ -26,7 +26,7 @@ impl InboxArgs {
 /// The escalation inbox.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct EscalationArgs {
+pub(super) struct EscalationArgs {
     #[command(flatten)]
     list: InboxArgs,
     #[command(subcommand)]
@@ -35,7 +35,7 @@ pub struct EscalationArgs {
 
 /// What to do with the inbox.
 #[derive(Debug, Subcommand)]
-pub enum EscalationCommand {
+pub(super) enum EscalationCommand {
     /// List escalations (the default).
     List(InboxArgs),
     /// Acknowledge escalations: the principal has seen them.
@@ -85,7 +85,7 @@ async fn ack(client: &Client, ids: &[String], json: bool) -> anyhow::Result<()> 
 /// Reconciliation items.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct ReconciliationArgs {
+pub(super) struct ReconciliationArgs {
     #[command(flatten)]
     list: InboxArgs,
     #[command(subcommand)]
@@ -94,7 +94,7 @@ pub struct ReconciliationArgs {
 
 /// What to do with the items.
 #[derive(Debug, Subcommand)]
-pub enum ReconciliationCommand {
+pub(super) enum ReconciliationCommand {
     /// List items (the default).
     List(InboxArgs),
     /// Resolve an item.
@@ -109,7 +109,7 @@ pub enum ReconciliationCommand {
 
 /// How an item is resolved.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum ResolutionArg {
+pub(super) enum ResolutionArg {
     /// Seen; nothing to do.
     Noted,
     /// In doubt: the effect did happen.

@@ -23,7 +23,7 @@ Payloads:
 Grants, reinforcing updates and token issue or refresh are not admissible (AC-1): they go best-effort.
 
 Exit code: 0 issued, and with --wait also applied; 1 otherwise.")]
-pub struct IssueArgs {
+pub(super) struct IssueArgs {
     /// Kind, such as anumati.consent.
     #[arg(required_unless_present = "file")]
     kind: Option<String>,

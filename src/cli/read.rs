@@ -12,7 +12,7 @@ const EVENT_LEN_MAX: usize = 1 << 20;
 
 /// Which part of a list.
 #[derive(Debug, Args)]
-pub struct PageArgs {
+pub(super) struct PageArgs {
     /// Items to list at most.
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = at_least_one)]
     limit: usize,
@@ -36,7 +36,7 @@ impl PageArgs {
 
 /// Whose state.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum RoleArg {
+pub(super) enum RoleArg {
     /// What the node, as principal, lets the agent do.
     Principal,
     /// What the agent, as principal, lets the node do.
@@ -54,7 +54,7 @@ impl RoleArg {
 
 /// Which state.
 #[derive(Debug, Args)]
-pub struct CellArgs {
+pub(super) struct CellArgs {
     /// Only of this agent.
     #[arg(long)]
     agent: Option<String>,
@@ -77,7 +77,7 @@ impl CellArgs {
 /// The list, or one question.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct AuthorizationArgs {
+pub(super) struct AuthorizationArgs {
     #[command(flatten)]
     list: CellArgs,
     #[command(subcommand)]
@@ -86,7 +86,7 @@ pub struct AuthorizationArgs {
 
 /// What to ask.
 #[derive(Debug, Subcommand)]
-pub enum AuthorizationCommand {
+pub(super) enum AuthorizationCommand {
     /// Ask whether to go ahead. Exit code 0 means allowed; any other means no.
     Check {
         /// The other agent.
@@ -95,6 +95,9 @@ pub enum AuthorizationCommand {
         /// What is to be done.
         #[arg(long)]
         scope: String,
+        /// Kind that governs it; by default every kind is asked, and one that withholds is enough.
+        #[arg(long)]
+        kind: Option<String>,
         /// `receiver`: may the node do it for the agent? `principal`: does the node let the agent?
         #[arg(long, default_value = "receiver")]
         role: RoleArg,
@@ -103,13 +106,14 @@ pub enum AuthorizationCommand {
 
 impl AuthorizationArgs {
     pub(super) async fn run(&self, client: &Client, json: bool) -> anyhow::Result<ExitCode> {
-        let Some(AuthorizationCommand::Check { agent, scope, role }) = &self.command else {
+        let Some(AuthorizationCommand::Check { agent, scope, kind, role }) = &self.command else {
             let columns =
-                [("ROLE", "role"), ("AGENT", "agent"), ("SCOPE", "scope"), ("ALLOWED", "allowed"), ("SEQ", "sequence"), ("SINCE", "at"), ("BY", "obligation_id")];
+                [("ROLE", "role"), ("AGENT", "agent"), ("KIND", "kind"), ("SCOPE", "scope"), ("ALLOWED", "allowed"), ("SEQ", "sequence"), ("SINCE", "at"), ("BY", "obligation_id")];
             output::list(json, &self.list.fetch(client, "authorizations").await?, &columns, "no authorizations");
             return Ok(ExitCode::SUCCESS);
         };
-        let query = [("agent", agent.clone()), ("scope", scope.clone()), ("role", role.as_str().to_owned())];
+        let mut query = vec![("agent", agent.clone()), ("scope", scope.clone()), ("role", role.as_str().to_owned())];
+        query.extend(kind.iter().map(|kind| ("kind", kind.clone())));
         let answer = client.get(&["v1", "authorizations", "check"], &query).await?;
         let allowed = answer.get("allowed") == Some(&Value::Bool(true));
         if json {
@@ -123,7 +127,7 @@ impl AuthorizationArgs {
 }
 
 pub(super) async fn weights(client: &Client, args: &CellArgs, json: bool) -> anyhow::Result<()> {
-    let columns = [("ROLE", "role"), ("AGENT", "agent"), ("WEIGHT KEY", "weight_key"), ("WEIGHT", "weight"), ("SINCE", "at"), ("BY", "obligation_id")];
+    let columns = [("ROLE", "role"), ("AGENT", "agent"), ("KIND", "kind"), ("WEIGHT KEY", "weight_key"), ("WEIGHT", "weight"), ("SINCE", "at"), ("BY", "obligation_id")];
     output::list(json, &args.fetch(client, "weights").await?, &columns, "no weights were moved");
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What to set up.
 #[derive(Debug, clap::Args)]
-pub struct InitArgs {
+pub(super) struct InitArgs {
     /// Directory to write to; made if it is not there.
     dir: PathBuf,
     /// Id of the node, a spiffe:// URI or a DNS name; by default made from the directory's name.

@@ -282,7 +282,10 @@ impl Checker {
                 }
                 _ => {}
             }
-            if entry.late_effect && ledger.status == AckStatus::Applied && !batch.files(ReconcileKind::AppliedPastDeadline, id) {
+            if entry.late_effect && ledger.status == AckStatus::Applied
+                && !batch.files(ReconcileKind::AppliedPastDeadline, id)
+                && !batch.files(ReconcileKind::InDoubt, id)
+            {
                 breach("DL-1", format!("{id} had its external effect after the deadline, and nobody is told"));
             }
         }

@@ -3,7 +3,7 @@
 use super::{Checker, Class};
 use crate::disk::SimStore;
 use proto::custody::Custody;
-use proto::record::{Intent, Reconcile, Terminal};
+use proto::record::{Escalation, Intent, Reconcile, Terminal};
 use proto::store::Table;
 
 /// A node when a run is over.
@@ -51,9 +51,11 @@ impl Checker {
                 }
             }
         }
+        let forget_ms = self.bounds.retention_ms + 120_000;
         for (node, look) in looks.iter().enumerate() {
-            broken.extend(left_behind(look).into_iter().map(|detail| ("BD-1", Class::Safety, node, detail)));
-            let kept = look.store.len(Table::Outcome) as u64;
+            broken.extend(left_behind(look, at, forget_ms).into_iter().map(|detail| ("BD-1", Class::Safety, node, detail)));
+            // An escalation nobody has seen keeps its outcome.
+            let kept = look.store.len(Table::Outcome).saturating_sub(look.store.len(Table::Escalation)) as u64;
             if look.forgotten && kept > self.bounds.outcomes_max + self.bounds.outcomes_slack {
                 let detail = format!("{kept} outcomes are kept, {} allowed", self.bounds.outcomes_max);
                 broken.push(("BD-1", Class::Safety, node, detail));
@@ -65,7 +67,7 @@ impl Checker {
     }
 }
 
-fn left_behind(look: &LastLook<'_>) -> Vec<String> {
+fn left_behind(look: &LastLook<'_>, now: u64, forget_ms: u64) -> Vec<String> {
     let LastLook { custody, store, forgotten } = look;
     let mut left = Vec::new();
     if custody.pending() > 0 {
@@ -87,6 +89,14 @@ fn left_behind(look: &LastLook<'_>) -> Vec<String> {
                 serde_json::from_slice::<Reconcile>(value).is_ok_and(|item| item.obligation_id == *id)
             })
         };
+        for (_, value) in store.iter(Table::Escalation) {
+            let item: Result<Escalation, _> = serde_json::from_slice(value);
+            if let Ok(item) = item
+                && item.acknowledged_at_ms.is_some_and(|at| at + forget_ms < now)
+            {
+                left.push(format!("the escalation of {} was acknowledged long ago", item.obligation_id));
+            }
+        }
         for (key, value) in store.iter(Table::Intent) {
             let waits = Intent::decode(value).is_ok_and(|intent| intent.in_doubt);
             let named = proto::record::split_issued_key(key);
@@ -95,9 +105,8 @@ fn left_behind(look: &LastLook<'_>) -> Vec<String> {
             }
         }
     }
-    // The machine shows its staging in `Debug` only.
-    if !format!("{custody:?}").contains("staging: Staging { values: {}, generations: [], open: []") {
-        left.push("writes are staged though all commits are done".to_owned());
+    if custody.staged() > 0 {
+        left.push(format!("{} writes are staged though all commits are done", custody.staged()));
     }
     left
 }

@@ -241,7 +241,7 @@ impl World {
             }
             _ => {}
         }
-        if self.keep_events {
+        if self.story {
             self.events.push_back((self.now, n, event));
         }
     }
@@ -250,7 +250,12 @@ impl World {
     pub(super) fn set_alarm(&mut self, n: usize) {
         let Some(node) = self.nodes.get(n) else { return };
         let life = node.life;
-        let due = node.live.as_ref().and_then(|live| live.custody.next_timeout());
+        // What waits for the disk is taken up again when a commit is done.
+        let due = node
+            .live
+            .as_ref()
+            .filter(|live| live.inbox.is_empty())
+            .and_then(|live| live.custody.next_timeout());
         let Some(due) = due.filter(|due| *due != Time::NEVER) else { return };
         let at = node.world(due).max(self.now);
         let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) else { return };

@@ -28,7 +28,6 @@ const FULL_MAX: u32 = 40;
 pub(crate) struct Client {
     node: usize,
     drafts: Vec<Draft>,
-    ticket: Option<Ticket>,
     answered: bool,
     full: u32,
     again: u32,
@@ -104,7 +103,7 @@ impl World {
             self.checker.asked(spec);
             asked.push(draft);
         }
-        let client = Client { node, drafts: asked, ticket: None, answered: false, full: 0, again: 0, last: Vec::new() };
+        let client = Client { node, drafts: asked, answered: false, full: 0, again: 0, last: Vec::new() };
         self.clients.push(client);
         self.clients.len() - 1
     }
@@ -122,22 +121,20 @@ impl World {
         let ticket = Ticket(self.next_ticket);
         let Some(client) = self.clients.get_mut(n).filter(|client| !client.answered) else { return };
         let (node, drafts) = (client.node, client.drafts.clone());
-        client.ticket = Some(ticket);
+        self.tickets.insert(ticket, n);
         self.next_ticket += 1;
         let patience = if self.call(node, Input::Issue { ticket, drafts }) { CLIENT_PATIENCE_MS } else { 500 };
         self.schedule(self.now + patience, Event::Ask { client: n });
     }
 
     pub(super) fn answered(&mut self, node: usize, ticket: Ticket, results: &[IssueResult]) {
-        let found = self.clients.iter().rposition(|c| c.ticket == Some(ticket) && c.node == node);
-        let Some(n) = found else { return };
+        let Some(n) = self.tickets.remove(&ticket) else { return };
         let again_too = self.chance.chance(self.options.reissue_permille);
         let after = self.chance.range(1, 30_000);
         let Some(client) = self.clients.get_mut(n) else { return };
         let full = results.iter().any(|result| matches!(result, Err(IssueError::Full { .. })));
         if full && client.full < FULL_MAX {
             client.full += 1;
-            client.ticket = None;
             self.schedule(self.now + 300, Event::Ask { client: n });
             return;
         }
@@ -145,7 +142,7 @@ impl World {
             if let Err(error) = result
                 && !matches!(error, IssueError::Full { .. })
                 && self.options.outcomes_max > 1_000
-                && !self.keep_events
+                && !self.story
             {
                 let detail = format!("a client is refused what it may issue: {error}");
                 self.checker.breach("AB-1", crate::check::Class::Safety, self.now, node, detail);

@@ -1,0 +1,104 @@
+//! One run of a seed: faults, healing, quiet, and the verdict.
+
+use crate::check::{Class, Violation};
+use crate::options::Options;
+use crate::world::World;
+use proto::ack::AckStatus;
+use proto::record::Terminal;
+use serde::Serialize;
+
+/// How obligations ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Applied, as the custodian knows.
+    pub applied: u64,
+    /// Declined.
+    pub declined: u64,
+    /// Escalated.
+    pub escalated: u64,
+    /// Of these, applied at the receiver all the same.
+    pub spurious: u64,
+    /// Best effort.
+    pub best_effort: u64,
+    /// Asked for, and never taken.
+    pub refused: u64,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The options it ran under.
+    pub options: Options,
+    /// How obligations ended.
+    pub counts: Counts,
+    /// Virtual time, in milliseconds.
+    pub virtual_ms: u64,
+    /// Events handled.
+    pub events: u64,
+    /// Frames sent.
+    pub frames: u64,
+    /// Syncs of all disks.
+    pub syncs: u64,
+    /// Nodes killed.
+    pub kills: u64,
+    /// Hash of everything the checkers saw: equal for equal runs (DT-1).
+    pub trace: u64,
+    /// What was broken; the first is the one to look at.
+    pub violations: Vec<Violation>,
+}
+
+impl Report {
+    /// The worst class of what was broken: safety before liveness before a crash.
+    #[must_use]
+    pub fn worst(&self) -> Option<Class> {
+        self.violations.iter().map(|violation| violation.class).max()
+    }
+}
+
+/// Runs `options` to the end.
+#[must_use]
+pub fn run(options: &Options) -> Report {
+    let mut world = World::new(options.clone());
+    let begun = world.now();
+    world.plan();
+    world.run_to(begun + options.faults_ms);
+    world.heal();
+    // Long enough for every deadline, client and person; then for all that may be forgotten.
+    let quiet_by = world.now() + options.deadline_s * 1000 + 120_000;
+    world.run_to(quiet_by);
+    if world.checker().violations().is_empty() {
+        world.finish(false);
+        let forgotten_by = quiet_by + options.retention_ms + 300_000;
+        world.run_to(forgotten_by);
+        world.finish(true);
+    }
+    report(&world, begun)
+}
+
+fn report(world: &World, begun: u64) -> Report {
+    let mut counts = Counts::default();
+    for entry in world.checker().entries() {
+        match entry.terminal() {
+            Some(Terminal::Applied) => counts.applied += 1,
+            Some(Terminal::Declined) => counts.declined += 1,
+            Some(Terminal::Escalated) => {
+                counts.escalated += 1;
+                counts.spurious += u64::from(entry.ledger() == Some(AckStatus::Applied));
+            }
+            None if !entry.spec.admissible => counts.best_effort += 1,
+            None => counts.refused += 1,
+        }
+    }
+    let stores = (0..world.options().nodes).filter_map(|n| world.store(n));
+    Report {
+        options: world.options().clone(),
+        counts,
+        virtual_ms: world.now() - begun,
+        events: world.handled,
+        frames: world.frames,
+        syncs: stores.map(crate::disk::SimStore::commits).sum(),
+        kills: world.restarts,
+        trace: world.checker().trace(),
+        violations: world.checker().violations().to_vec(),
+    }
+}

@@ -1,0 +1,153 @@
+//! What is issued, by seed; and the workload's own judgement of it.
+
+use crate::check::Spec;
+use crate::options::{KINDS, Options};
+use crate::rng::Rng;
+use proto::custodian::Draft;
+use proto::id::{AgentId, GovernedKey, Kind, ObligationId};
+use proto::payload::Payload;
+use proto::polarity::Change;
+use proto::weight::Weight;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// Issues obligations until its transfers are spent.
+#[derive(Debug)]
+pub(crate) struct Workload {
+    rng: Rng,
+    left: u32,
+    count: u64,
+    shared: BTreeMap<usize, u64>,
+}
+
+/// What an obligation is to say.
+struct Wish {
+    kind: usize,
+    key: Option<String>,
+    benign: bool,
+    /// Size of the weight change, in thousandths.
+    milli: u64,
+}
+
+impl Wish {
+    fn payload(&self) -> Map<String, Value> {
+        let (mut payload, member) = match self.kind {
+            0 => (json!({"decision": if self.benign { "grant" } else { "revoke" }}), "scope"),
+            1 => {
+                let size = self.milli as f64 / 1000.0;
+                (json!({"weight_delta": if self.benign { size } else { -size }}), "weight_key")
+            }
+            _ => (json!({"action": if self.benign { "issue" } else { "revoke" }}), "token_id"),
+        };
+        if let (Some(members), Some(key)) = (payload.as_object_mut(), &self.key) {
+            members.insert(member.to_owned(), json!(key));
+        }
+        match payload {
+            Value::Object(members) => members,
+            _ => Map::new(),
+        }
+    }
+
+    fn change(&self) -> Change {
+        let nanos = i64::try_from(self.milli).unwrap_or(0) * 1_000_000;
+        match self.kind {
+            1 => Change::Weight { delta: Weight::from_nanos(if self.benign { nanos } else { -nanos }) },
+            _ => Change::Authorization { granted: self.benign },
+        }
+    }
+
+    fn key(&self, target: &AgentId) -> Option<GovernedKey> {
+        let key = match (&self.key, self.kind) {
+            (Some(key), _) => key.clone(),
+            (None, 1) => format!("routing.{target}.preference"),
+            (None, _) => target.to_string(),
+        };
+        GovernedKey::new(&key).ok()
+    }
+}
+
+impl Workload {
+    pub(crate) const fn new(options: &Options) -> Self {
+        let rng = Rng::new(options.seed, 6);
+        Self { rng, left: options.transfers, count: 0, shared: BTreeMap::new() }
+    }
+
+    /// Issuer and obligations of the next issue call.
+    pub(crate) fn next_batch(
+        &mut self,
+        options: &Options,
+        nodes: &BTreeMap<AgentId, usize>,
+    ) -> Option<(usize, Vec<(Draft, Spec)>)> {
+        let count = self.rng.range(1, options.issue_batch_max).min(self.left.into());
+        self.left -= u32::try_from(count).unwrap_or(self.left);
+        let issuer = usize::try_from(self.rng.below(nodes.len() as u64)).ok()?;
+        let drafts: Vec<_> = (0..count).filter_map(|_| self.one(options, nodes, issuer)).collect();
+        (!drafts.is_empty()).then_some((issuer, drafts))
+    }
+
+    fn one(
+        &mut self,
+        options: &Options,
+        nodes: &BTreeMap<AgentId, usize>,
+        issuer: usize,
+    ) -> Option<(Draft, Spec)> {
+        let rng = &mut self.rng;
+        self.count += 1;
+        let hop = 1 + usize::try_from(rng.below(nodes.len() as u64 - 1)).ok()?;
+        let target = (issuer + hop) % nodes.len();
+        let id = match rng.below(10) {
+            0 => {
+                // Each issuer has its own space of ids: others may use the same.
+                let shared = self.shared.entry(issuer).or_default();
+                *shared += 1;
+                format!("shared-{shared}")
+            }
+            _ => format!("{issuer}-{}", self.count),
+        };
+        let kind = usize::try_from(rng.below(3)).ok()?;
+        let key = rng.below(options.keys);
+        let name = if options.shared_keys { "key" } else { ["scope", "weight", "token"].get(kind)? };
+        let wish = Wish {
+            kind,
+            key: (key > 0 || !options.shared_keys).then(|| format!("{name}-{key}")),
+            benign: rng.chance(options.benign_permille),
+            milli: rng.range(1, 1000),
+        };
+        let short = rng.chance(options.short_permille).then(|| rng.range(1, options.deadline_s));
+        wish.draft(options, nodes, issuer, (target, &id), short)
+    }
+}
+
+impl Wish {
+    fn draft(
+        &self,
+        options: &Options,
+        nodes: &BTreeMap<AgentId, usize>,
+        issuer: usize,
+        (target, id): (usize, &str),
+        deadline_seconds: Option<u64>,
+    ) -> Option<(Draft, Spec)> {
+        let name = nodes.iter().find(|(_, n)| **n == target)?.0;
+        let id = ObligationId::new(id).ok()?;
+        let kind = KINDS.get(self.kind)?;
+        let spec = Spec {
+            issuer,
+            id: id.clone(),
+            target,
+            key: self.key(name)?,
+            change: self.change(),
+            admissible: !self.benign,
+            external: options.external.contains(kind),
+        };
+        let draft = Draft {
+            id,
+            kind: Kind::new(kind).ok()?,
+            target: name.clone(),
+            payload: Payload::from_json(&self.payload()).ok()?,
+            deadline_seconds,
+            max_retries: None,
+            sequence: None,
+        };
+        Some((draft, spec))
+    }
+}
