@@ -130,7 +130,7 @@ impl Driver {
                 self.shared.recovered.store(all, Ordering::SeqCst);
                 open.obligations += 1;
             }
-            let wanted = target.max(self.custody.in_flight() / 4).min(self.batching.max);
+            let wanted = target.max(self.custody.in_flight() / 2).min(self.batching.max);
             let lingered = open.since.is_some_and(|since| since.elapsed() >= self.batching.linger);
             if !committing && !open.step.is_empty() && (open.obligations >= wanted || lingered || stopping) {
                 target = if open.obligations >= wanted && !self.calls.is_empty() {
@@ -203,6 +203,7 @@ impl Driver {
     fn input(&mut self, input: Input, open: &mut Open) -> Result<Time, DriverError> {
         let now = self.clock.now();
         self.custody.handle(now, input, &*self.store, &mut open.step)?;
+        self.router.attested(open.step.take_attested());
         if open.since.is_none() && !open.step.is_empty() {
             open.since = Some(Instant::now());
         }

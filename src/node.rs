@@ -38,6 +38,9 @@ use tokio::task::JoinSet;
 
 pub use crate::binding::http::OfferReply;
 
+/// Cores from which on the driver gets a thread of its own.
+pub const OWN_THREAD_CORES: usize = 4;
+
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -143,7 +146,7 @@ impl Builder {
             runtime: Arc::new(quinn::TokioRuntime),
             registry: Registry::default(),
             seed,
-            driver_thread: true,
+            driver_thread: std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= OWN_THREAD_CORES),
         }
     }
 
@@ -183,8 +186,9 @@ impl Builder {
         self
     }
 
-    /// Whether the driver has a thread of its own (the default) or runs as a task of the caller's
-    /// runtime, as under paused time.
+    /// Whether the driver has a thread of its own, the default on machines of [`OWN_THREAD_CORES`]
+    /// and more, or runs as a task of the caller's runtime: fewer thread switches for one
+    /// obligation, and what paused time needs.
     #[must_use]
     pub const fn driver_thread(mut self, own: bool) -> Self {
         self.driver_thread = own;

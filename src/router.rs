@@ -339,6 +339,15 @@ impl Router {
         }
     }
 
+    /// Tells observers what receivers attest.
+    pub(crate) fn attested(&self, events: Vec<Event>) {
+        if self.events.receiver_count() > 0 {
+            for event in events {
+                let _ = self.events.send(Arc::new(event));
+            }
+        }
+    }
+
     fn event(&self, event: Event) {
         self.metrics.observe(&event);
         if let Event::Terminal { obligation_id, .. } = &event {

@@ -103,6 +103,8 @@ pub(crate) struct Entry {
     retries: u32,
     terminal: Option<Terminal>,
     ended_at: u64,
+    /// Its outcome was pruned: the same id is new again.
+    forgotten: bool,
     escalations: u32,
     late_items: u32,
     safe_weights: u32,
@@ -124,6 +126,13 @@ impl Entry {
 
     pub(crate) const fn custody(&self) -> bool {
         self.pending.is_some() || self.terminal.is_some()
+    }
+
+    /// Its issuer knows nothing of it any more; its receiver still may.
+    fn forget(&mut self) {
+        (self.terminal, self.deadline_at) = (None, None);
+        (self.retries, self.offers, self.repeats) = (0, 0, 0);
+        (self.escalations, self.late_items, self.safe_weights) = (0, 0, 0);
     }
 
     pub(crate) const fn effects(&self) -> u32 {
@@ -152,7 +161,6 @@ struct NodeView {
     /// Offers that reached it: whose, and which obligation; none for noise.
     offered: BTreeMap<(SessionId, u64), Option<(usize, ObligationId)>>,
     intents: BTreeSet<Bytes>,
-    outcomes: u64,
 }
 
 /// The checkers of one run.
@@ -184,7 +192,6 @@ impl Checker {
                 cells: BTreeMap::new(),
                 offered: BTreeMap::new(),
                 intents: BTreeSet::new(),
-                outcomes: 0,
             })
             .collect();
         let by_name = nodes.iter().enumerate().map(|(n, node)| (node.name.clone(), n)).collect();
@@ -215,6 +222,7 @@ impl Checker {
             retries: 0,
             terminal: None,
             ended_at: 0,
+            forgotten: false,
             escalations: 0,
             late_items: 0,
             safe_weights: 0,

@@ -234,14 +234,16 @@ impl Custodian {
         let backoff = self.backoff(transfer);
         let now = ctx.now;
         let attempt = self.update(num, |transfer| {
-            transfer.retries += 1;
+            let counts = !std::mem::take(&mut transfer.repeat);
+            transfer.retries += u32::from(counts);
             let delay = backoff.delay_ms(transfer.retries, settings.seed ^ num);
             transfer.retry_at = now.after_ms(delay);
-            Attempt { retries: transfer.retries, deferred: transfer.deferred }
+            counts.then_some(Attempt { retries: transfer.retries, deferred: transfer.deferred })
         });
-        let Some(attempt) = attempt else { return Ok(()) };
-        // Durable with the offer it counts, so that no crash refills the budget.
-        ctx.put(Table::Attempt, num_key(num), attempt.encode());
+        if let Some(Some(attempt)) = attempt {
+            // Durable with the offer it counts, so that no crash refills the budget.
+            ctx.put(Table::Attempt, num_key(num), attempt.encode());
+        }
         self.offer(ctx, settings, num, None)
     }
 

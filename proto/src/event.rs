@@ -10,6 +10,14 @@ use serde::Serialize;
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
+    /// The receiver attests application. Told at once: what it says is durable at the receiver and
+    /// promises nothing of our own disk, where [`Event::Terminal`] follows.
+    Attested {
+        /// The obligation.
+        obligation_id: ObligationId,
+        /// Its target.
+        target: AgentId,
+    },
     /// A transfer ended.
     Terminal {
         /// The obligation.

@@ -141,7 +141,7 @@ pub struct Step {
     pub(crate) best_effort: BTreeMap<AgentId, Vec<Bytes>>,
     pub(crate) ended: Vec<Bytes>,
     pub(crate) expiring: BTreeMap<u64, Vec<Bytes>>,
-    pub(crate) issued: bool,
+    pub(crate) attested: Vec<Event>,
 }
 
 impl Step {
@@ -160,6 +160,12 @@ impl Step {
     #[must_use]
     pub fn needs_commit(&self) -> bool {
         !self.writes.is_empty()
+    }
+
+    /// Takes what receivers have attested. It may be told before the commit: it rests on their
+    /// disks, not on ours.
+    pub fn take_attested(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.attested)
     }
 
     /// Whether the writes must survive a power loss before the outputs leave. Without it they may

@@ -19,6 +19,9 @@ pub(crate) struct Transfer {
     pub(crate) sent: Option<(SessionId, u64)>,
     /// Retries made.
     pub(crate) retries: u32,
+    /// Recovered: the attempt that was under way when the node went down is repeated, and not
+    /// counted again, so that no crash loop eats the budget.
+    pub(crate) repeat: bool,
     /// Retry budget.
     pub(crate) max_retries: u32,
     /// Index into the custodian's peers.
@@ -54,7 +57,7 @@ impl Transfer {
     pub(crate) fn due(&self, now: Time) -> Option<Due> {
         if self.deadline_at <= now {
             Some(Due::Deadline)
-        } else if self.retry_at <= now && self.retries >= self.max_retries {
+        } else if self.retry_at <= now && self.retries >= self.max_retries && !self.repeat {
             Some(Due::Exhausted)
         } else if self.retry_at <= now {
             Some(Due::Retry)

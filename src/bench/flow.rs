@@ -19,6 +19,10 @@ use std::time::{Duration, Instant};
 const ISSUE_BATCH: usize = 64;
 /// Obligations of the one-at-a-time part of a round.
 const SINGLES: usize = 300;
+/// Best-effort obligations under way at once.
+const BEST_EFFORT_WINDOW: f64 = 8192.0;
+/// Time between two looks at what has arrived.
+const BEST_EFFORT_LOOK: Duration = Duration::from_millis(20);
 /// Best-effort bytes kept waiting for the wire.
 const BEST_EFFORT_QUEUE: usize = 128 * 1024;
 /// Rounds whose fsync control is further than this from the median control say more of the disk
@@ -255,11 +259,24 @@ impl Load {
         Ok((count, took, latency))
     }
 
+    /// From issue to the receiver's applied ack, one at a time, each ended before the next begins.
     async fn singles(&mut self) -> anyhow::Result<Histogram<u64>> {
+        let mut events = self.node.events();
         let mut all = Histogram::new(3)?;
         for _ in 0..SINGLES {
-            let (_, _, latency) = self.custody(1, Duration::ZERO).await?;
-            all.add(latency)?;
+            let drafts = self.drafts(1, -0.000_001)?;
+            let begun = Instant::now();
+            for result in self.node.issue(drafts).await? {
+                result?;
+            }
+            loop {
+                let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
+                match &*event.context("no obligation ended within 30 s")?.context("events lost")? {
+                    Event::Attested { .. } => all.record(u64::try_from(begun.elapsed().as_micros())?)?,
+                    Event::Terminal { .. } => break,
+                    _ => {}
+                }
+            }
         }
         Ok(all)
     }
@@ -268,10 +285,21 @@ impl Load {
     async fn best_effort(&mut self, seconds: Duration) -> anyhow::Result<(f64, f64)> {
         let before = self.receiver.metric("abhyasa_best_effort_applied").await?;
         let begun = Instant::now();
-        let mut sent = 0;
+        let mut sent = 0usize;
+        let (mut looked, mut seen, mut lost) = (begun, 0.0, 0.0);
         while begun.elapsed() < seconds {
-            if self.node.queued_bytes(&self.target) > BEST_EFFORT_QUEUE {
-                tokio::task::yield_now().await;
+            // Without a brake most would be dropped on the way, at the cost of both nodes. So no
+            // more are under way than the receiver takes in a moment; what does not arrive within
+            // two looks is lost.
+            if looked.elapsed() > BEST_EFFORT_LOOK {
+                let applied = self.receiver.metric("abhyasa_best_effort_applied").await? - before;
+                if applied == seen {
+                    lost = sent as f64 - applied;
+                }
+                (looked, seen) = (Instant::now(), applied);
+            }
+            if self.node.queued_bytes(&self.target) > BEST_EFFORT_QUEUE || sent as f64 - seen - lost > BEST_EFFORT_WINDOW {
+                tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
             }
             let drafts = self.drafts(ISSUE_BATCH, 0.000_001)?;

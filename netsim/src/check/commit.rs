@@ -21,7 +21,7 @@ pub(super) struct Batch {
     unpending: Vec<u64>,
     attempts: Vec<(u64, Attempt)>,
     outcomes: BTreeMap<ObligationId, Outcome>,
-    outcomes_gone: u64,
+    outcomes_gone: Vec<ObligationId>,
     escalations: BTreeMap<ObligationId, Escalation>,
     pub(super) cells: Vec<(Bytes, Role, AgentId, Cell)>,
     /// Ids with a withheld principal cell.
@@ -64,7 +64,10 @@ impl Batch {
                 let id = ObligationId::new(id).map_err(text)?;
                 self.outcomes.insert(id, Outcome::decode(value).map_err(text)?);
             }
-            (Table::Outcome, None) => self.outcomes_gone += 1,
+            (Table::Outcome, None) => {
+                let id = std::str::from_utf8(&write.key).map_err(text)?;
+                self.outcomes_gone.push(ObligationId::new(id).map_err(text)?);
+            }
             (Table::Escalation, Some(value)) => {
                 let item: Escalation = serde_json::from_slice(value).map_err(text)?;
                 self.escalations.insert(item.obligation_id.clone(), item);
@@ -140,6 +143,9 @@ impl Checker {
             if !entry.spec.admissible {
                 breach("AC-1", format!("{id} is inadmissible and under custody"));
             }
+            if std::mem::take(&mut entry.forgotten) {
+                entry.forget();
+            }
             if entry.terminal.is_some() {
                 breach("TS-1", format!("{id} is pending after it ended"));
             }
@@ -176,8 +182,6 @@ impl Checker {
                 None => breach("TS-1", format!("transfer {num} ended, which is not pending")),
             }
         }
-        view.outcomes += batch.outcomes.len() as u64;
-        view.outcomes = view.outcomes.saturating_sub(batch.outcomes_gone);
         let up_since = view.up_since;
         for (id, outcome) in &batch.outcomes {
             let Some(entry) = view.entries.get_mut(id) else {
@@ -185,7 +189,6 @@ impl Checker {
                 continue;
             };
             if let Some(terminal) = entry.terminal {
-                view.outcomes -= 1; // written again, not one more
                 if terminal != outcome.terminal {
                     breach("TS-1", format!("{id} was {terminal:?} and is {:?} now", outcome.terminal));
                 }
@@ -219,6 +222,11 @@ impl Checker {
             if late.min(up_for) > self.bounds.late_ms_max {
                 broken.push(("AB-4", Class::Liveness, format!("{id} ended {late} ms after its deadline, the node up for {up_for} ms")));
                 return;
+            }
+        }
+        for id in &batch.outcomes_gone {
+            if let Some(entry) = view.entries.get_mut(id) {
+                entry.forgotten = true;
             }
         }
         for (id, item) in &batch.escalations {

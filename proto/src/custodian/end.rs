@@ -99,6 +99,10 @@ impl Custodian {
         };
         match verdict.status {
             AckStatus::Applied => {
+                ctx.step.attested.push(Event::Attested {
+                    obligation_id: obligation.id.clone(),
+                    target: obligation.target.clone(),
+                });
                 self.end(ctx, num, obligation, Terminal::Applied, None);
                 Ok(None)
             }

@@ -225,7 +225,6 @@ impl Custodian {
             return Ok(Ok(issued));
         };
         self.next_num += 1;
-        ctx.step.issued = true;
         let pending = Pending {
             backoff: profile.backoff(),
             on_decline: profile.on_decline,
@@ -241,6 +240,7 @@ impl Custodian {
             warn_at: ctx.now.after_ms(deadline_at.ms_since(ctx.now) / 2),
             sent: None,
             retries: 0,
+            repeat: false,
             max_retries: profile.max_retries(),
             peer,
             schedule,

@@ -57,9 +57,8 @@ impl Custodian {
                 retry_at: ctx.now.after_ms(spread),
                 warn_at: if half > ctx.now { half } else { Time::NEVER },
                 sent: None,
-                // The attempt under way when the node went down is repeated, not counted again: a
-                // crash loop does not eat the budget.
-                retries: attempt.retries.saturating_sub(1),
+                retries: attempt.retries,
+                repeat: true,
                 max_retries: obligation.max_retries,
                 peer,
                 schedule,
