@@ -18,7 +18,7 @@ use crate::transfer::{Due, Transfer};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use end::{Verdict, apply_safe, outcome_of};
+pub(crate) use end::{Verdict, apply_safe, id_key, outcome_of};
 pub use issue::{Draft, IssueError, Issued};
 
 /// Alarms handled, and offers filled in, by one input: the driver comes straight back for more, so

@@ -319,7 +319,7 @@ impl Custody {
         for (num, due) in self.custodian.on_timeout(&mut ctx, &self.settings)? {
             self.custodian.escalate(&mut ctx, &self.settings, &self.registry, num, due)?;
         }
-        self.counters.prune(&mut ctx, &self.settings)
+        self.counters.prune(&mut ctx, &self.settings, &self.receiver)
     }
 
     fn file(&mut self, now: Time, store: &dyn Read, step: &mut Step, item: Reconcile) {

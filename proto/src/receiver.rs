@@ -212,6 +212,12 @@ impl Receiver {
         Ok(true)
     }
 
+    /// Whether the external handler is being asked about the obligation of a ledger key.
+    pub(crate) fn decides(&self, key: &[u8]) -> bool {
+        !self.deciding.is_empty()
+            && crate::record::split_issued_key(key).is_some_and(|named| self.deciding.contains_key(&named))
+    }
+
     /// What this receiver did with an obligation that `peer` issued. Another issuer's ids are as
     /// unknown as those that never existed.
     pub(crate) fn status(&self, ctx: &Ctx<'_>, settings: &Settings, peer: &AgentId, id: &ObligationId) -> Result<Option<CustodyAck>, ReadError> {

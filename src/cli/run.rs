@@ -72,7 +72,10 @@ pub(super) async fn run(config: NodeConfig, json: bool) -> anyhow::Result<()> {
 
 fn log_to_stderr(config: &LogConfig) -> anyhow::Result<()> {
     let filter: tracing_subscriber::EnvFilter = config.filter.parse()?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_writer(std::io::stderr);
     let result = match config.format {
         LogFormat::Text => lines.try_init(),
         LogFormat::Json => lines.json().try_init(),

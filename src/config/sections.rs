@@ -175,7 +175,7 @@ section! {
         /// "text" or "json".
         format: LogFormat = LogFormat::Text;
         /// What to log, in the syntax of tracing-subscriber: "info", "warn,abhyasa=debug".
-        filter: String = "info".into();
+        filter: String = "info,fjall=warn,lsm_tree=warn".into();
     }
 }
 

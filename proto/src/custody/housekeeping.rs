@@ -1,7 +1,7 @@
 //! Counters that outlive a restart, and the pruning of what may be forgotten.
 
 use crate::cbor::{CborError, Reader, Writer};
-use crate::receiver::EXPIRY_BUCKET_MS;
+use crate::receiver::{EXPIRY_BUCKET_MS, Receiver};
 use crate::record::{
     Escalation, Intent, Outcome, Terminal, decode_keys, encode_keys, key_num, num_key, pair_key,
 };
@@ -108,12 +108,12 @@ impl Counters {
     /// Forgets ledger entries whose obligations can no longer be applied, intents nobody can act
     /// on any more, and old outcomes. Looks again only when the last pruning is durable, since it
     /// reads the store.
-    pub(super) fn prune(&mut self, ctx: &mut Ctx<'_>, settings: &Settings) -> Result<(), ReadError> {
+    pub(super) fn prune(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, receiver: &Receiver) -> Result<(), ReadError> {
         if self.prune_at.is_none_or(|at| ctx.now < at) || self.pruning.is_some() {
             return Ok(());
         }
         let mut left = PRUNE_KEYS_MAX;
-        let ledger_next = Self::prune_ledger(ctx, &mut left)?;
+        let ledger_next = Self::prune_ledger(ctx, receiver, &mut left)?;
         let outcomes_next = self.prune_outcomes(ctx, settings, &mut left)?;
         let later = ctx.now.after_ms(PRUNE_EVERY_MS);
         self.prune_at = if left == 0 {
@@ -132,7 +132,7 @@ impl Counters {
         self.pruning = self.pruning.filter(|pruning| *pruning > generation);
     }
 
-    fn prune_ledger(ctx: &mut Ctx<'_>, left: &mut usize) -> Result<Option<Time>, ReadError> {
+    fn prune_ledger(ctx: &mut Ctx<'_>, receiver: &Receiver, left: &mut usize) -> Result<Option<Time>, ReadError> {
         let this_bucket = ctx.now.as_ms() / EXPIRY_BUCKET_MS;
         for (key, value) in ctx.store.scan(Table::LedgerExpiry, &[], PRUNE_RECORDS_MAX)? {
             let bucket = key_num(&key).unwrap_or(0);
@@ -145,6 +145,11 @@ impl Counters {
             let (_, keys) = decode_keys(&value).map_err(|e| ReadError::damaged(Table::LedgerExpiry, e))?;
             *left = left.saturating_sub(keys.len().max(1));
             for key in keys {
+                if receiver.decides(&key) {
+                    // Its handler is still out: its answer needs the intent.
+                    ctx.step.expiring.entry(this_bucket + 1).or_default().push(key);
+                    continue;
+                }
                 let intent = ctx.get(Table::Intent, &key)?.and_then(|bytes| Intent::decode(&bytes).ok());
                 if intent.is_some_and(|intent| !intent.in_doubt) {
                     ctx.remove(Table::Intent, key.clone());

@@ -1,7 +1,7 @@
 //! What a person decides: escalations seen, reconciliation items resolved.
 
 use super::Custody;
-use crate::custodian::{apply_safe, outcome_of};
+use crate::custodian::{apply_safe, id_key, outcome_of};
 use crate::id::ObligationId;
 use crate::obligation::Obligation;
 use crate::receiver::Decision;
@@ -58,6 +58,8 @@ pub(super) fn ack_escalation(ctx: &mut Ctx<'_>, id: &ObligationId) -> Result<Ope
         serde_json::from_slice(&bytes).map_err(|error| ReadError::damaged(Table::Escalation, error))?;
     if escalation.acknowledged_at_ms.is_none() {
         escalation.acknowledged_at_ms = Some(ctx.now.as_ms());
+        // Logged once more: pruning may have passed it by while nobody had seen it.
+        ctx.step.ended.push(id_key(id));
         ctx.put(Table::Escalation, key, to_json(&escalation));
     }
     Ok(Ok(()))
