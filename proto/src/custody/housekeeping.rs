@@ -3,7 +3,7 @@
 use crate::cbor::{CborError, Reader, Writer};
 use crate::receiver::{EXPIRY_BUCKET_MS, Receiver};
 use crate::record::{
-    Escalation, Intent, Outcome, Terminal, decode_keys, encode_keys, key_num, num_key, pair_key,
+    Escalation, Intent, Outcome, Terminal, decode_keys, encode_keys, key_num, num_key, pair_key, to_json,
 };
 use crate::settings::Settings;
 use crate::step::Ctx;
@@ -191,7 +191,9 @@ impl Counters {
             let key = num_key(outcome.num);
             let escalation = ctx.get(Table::Escalation, &key)?;
             let escalation: Option<Escalation> = escalation.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-            if escalation.is_some_and(|escalation| escalation.acknowledged_at_ms.is_none()) {
+            if let Some(escalation) = escalation.filter(|escalation| escalation.acknowledged_at_ms.is_none()) {
+                let escalation = Escalation { outlived: true, ..escalation };
+                ctx.put(Table::Escalation, key, to_json(&escalation));
                 return Ok(());
             }
             ctx.remove(Table::Escalation, key);

@@ -57,9 +57,12 @@ pub(super) fn ack_escalation(ctx: &mut Ctx<'_>, id: &ObligationId) -> Result<Ope
     let mut escalation: Escalation =
         serde_json::from_slice(&bytes).map_err(|error| ReadError::damaged(Table::Escalation, error))?;
     if escalation.acknowledged_at_ms.is_none() {
+        if escalation.outlived {
+            ctx.remove(Table::Escalation, key);
+            ctx.remove(Table::Outcome, id_key(id));
+            return Ok(Ok(()));
+        }
         escalation.acknowledged_at_ms = Some(ctx.now.as_ms());
-        // Logged once more: pruning may have passed it by while nobody had seen it.
-        ctx.step.ended.push(id_key(id));
         ctx.put(Table::Escalation, key, to_json(&escalation));
     }
     Ok(Ok(()))
