@@ -20,7 +20,7 @@ use proto::step::SessionId;
 use proto::store::Table;
 use proto::time::Time;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use finish::LastLook;
 
@@ -113,6 +113,8 @@ pub(crate) struct Entry {
     repeats: u32,
     /// What the receiver's ledger says, or said.
     ledger: Option<AckStatus>,
+    /// Until when the ledger must keep it, by the receiver's clock.
+    ledger_until: Option<Time>,
     effects: u32,
     calls: u32,
     /// An effect, ours or external, not before the deadline.
@@ -161,6 +163,8 @@ struct NodeView {
     /// Offers that reached it: whose, and which obligation; none for noise.
     offered: BTreeMap<(SessionId, u64), Option<(usize, ObligationId)>>,
     intents: BTreeSet<Bytes>,
+    /// The last sessions that came or went: when, and with whom.
+    sessions: VecDeque<(u64, usize)>,
 }
 
 /// The checkers of one run.
@@ -176,6 +180,8 @@ pub struct Checker {
 
 /// Violations kept; the first is the one to look at.
 const VIOLATIONS_MAX: usize = 16;
+/// Sessions of a node remembered.
+const SESSIONS_MAX: usize = 64;
 
 impl Checker {
     /// Checkers for nodes of these names.
@@ -192,6 +198,7 @@ impl Checker {
                 cells: BTreeMap::new(),
                 offered: BTreeMap::new(),
                 intents: BTreeSet::new(),
+                sessions: VecDeque::new(),
             })
             .collect();
         let by_name = nodes.iter().enumerate().map(|(n, node)| (node.name.clone(), n)).collect();
@@ -229,6 +236,7 @@ impl Checker {
             offers: 0,
             repeats: 0,
             ledger: None,
+            ledger_until: None,
             effects: 0,
             calls: 0,
             late_effect: false,
@@ -255,6 +263,10 @@ impl Checker {
     pub fn session(&mut self, at: u64, node: usize, peer: usize) {
         self.mix(at, node, b"session");
         let Some(node) = self.nodes.get_mut(node) else { return };
+        node.sessions.push_back((at, peer));
+        if node.sessions.len() > SESSIONS_MAX {
+            node.sessions.pop_front();
+        }
         for id in node.nums.values() {
             if let Some(entry) = node.entries.get_mut(id)
                 && entry.pending.is_some()

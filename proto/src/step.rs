@@ -258,11 +258,15 @@ impl Step {
     }
 }
 
+/// Looked up and never iterated, so its order cannot show.
+#[expect(clippy::disallowed_types, reason = "never iterated")]
+type Staged = std::collections::HashMap<(Table, Bytes), (u64, Option<Bytes>)>;
+
 /// Writes that are not durable yet, so that the next inputs are handled as if they were. If their
 /// commit fails the process ends, so nothing computed from them can get out.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
-    values: BTreeMap<(Table, Bytes), (u64, Option<Bytes>)>,
+    values: Staged,
     generations: VecDeque<(u64, Vec<(Table, Bytes)>)>,
     open: Vec<(Table, Bytes)>,
     next_generation: u64,
@@ -297,7 +301,7 @@ impl Staging {
         while self.generations.front().is_some_and(|(front, _)| *front <= generation) {
             let Some((front, keys)) = self.generations.pop_front() else { return };
             for key in keys {
-                if let std::collections::btree_map::Entry::Occupied(entry) = self.values.entry(key)
+                if let std::collections::hash_map::Entry::Occupied(entry) = self.values.entry(key)
                     && entry.get().0 == front
                 {
                     entry.remove();

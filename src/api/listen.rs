@@ -90,6 +90,8 @@ impl Timed {
             Poll::Pending => self.late(cx).map(Err),
             done => {
                 self.rearm();
+                // A read that waits since before is not polled again until something wakes it.
+                let _ = self.alarm.as_mut().poll(cx);
                 done
             }
         }

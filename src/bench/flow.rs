@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const ISSUE_BATCH: usize = 64;
 /// Obligations of the one-at-a-time part of a round.
 const SINGLES: usize = 300;
+/// Governed keys the obligations spread over.
+const KEYS: usize = 4096;
 /// Best-effort obligations under way at once.
 const BEST_EFFORT_WINDOW: f64 = 8192.0;
 /// Time between two looks at what has arrived.
@@ -74,7 +76,8 @@ struct Load {
     receiver: ChildNode,
     target: AgentId,
     kind: Kind,
-    payload_bytes: usize,
+    corrective: Vec<Payload>,
+    reinforcing: Vec<Payload>,
     next: u64,
 }
 
@@ -97,7 +100,8 @@ async fn rounds(args: &Args, dir: &std::path::Path) -> anyhow::Result<Figures> {
         receiver,
         target: pair.target,
         kind: Kind::new("phala.belief_update")?,
-        payload_bytes: args.payload_bytes,
+        corrective: payloads(-0.000_001, args.payload_bytes)?,
+        reinforcing: payloads(0.000_001, args.payload_bytes)?,
         next: 0,
     };
     load.connected().await?;
@@ -147,6 +151,20 @@ fn figures(args: &Args, each: Vec<Round>) -> Figures {
     }
 }
 
+/// One payload of `bytes` for each governed key.
+fn payloads(delta: f64, bytes: usize) -> anyhow::Result<Vec<Payload>> {
+    let payload = |key: usize, note: usize| {
+        let value = serde_json::json!({
+            "weight_delta": delta,
+            "weight_key": format!("routing.bench.{key:04}"),
+            "note": "x".repeat(note),
+        });
+        Ok(Payload::from_json(value.as_object().context("object")?)?)
+    };
+    let bare = payload(0, 24)?.as_bytes().len();
+    (0..KEYS).map(|key| payload(key, 24 + bytes.saturating_sub(bare))).collect()
+}
+
 impl Load {
     async fn connected(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
@@ -192,24 +210,20 @@ impl Load {
         self.node.metrics().commits.get() as f64
     }
 
-    fn drafts(&mut self, count: usize, delta: f64) -> anyhow::Result<Vec<Draft>> {
+    /// Drafts with new ids. Their payloads are made once: what building a document costs an agent
+    /// is not what we measure.
+    fn drafts(&mut self, count: usize, corrective: bool) -> anyhow::Result<Vec<Draft>> {
+        let payloads = if corrective { &self.corrective } else { &self.reinforcing };
         let mut drafts = Vec::with_capacity(count);
         for _ in 0..count {
             let number = self.next;
             self.next += 1;
-            let mut payload = serde_json::json!({
-                "weight_delta": delta,
-                "weight_key": format!("routing.bench.{:04}", number % 4096),
-                "note": "",
-            });
-            let bare = Payload::from_json(payload.as_object().context("object")?)?.as_bytes().len();
-            // A text of 24 to 255 bytes has a head one byte longer than an empty one's.
-            payload["note"] = "x".repeat(self.payload_bytes.saturating_sub(bare + 1)).into();
+            let payload = payloads.get(usize::try_from(number)? % KEYS).context("payloads")?;
             drafts.push(Draft {
                 id: ObligationId::new(&format!("bench-{number:012x}"))?,
                 kind: self.kind.clone(),
                 target: self.target.clone(),
-                payload: Payload::from_json(payload.as_object().context("object")?)?,
+                payload: payload.clone(),
                 deadline_seconds: None,
                 max_retries: None,
                 sequence: None,
@@ -231,7 +245,7 @@ impl Load {
         loop {
             let more = begun.elapsed() < seconds || count == 0;
             while more && open.len() + batch <= in_flight {
-                let drafts = self.drafts(batch, -0.000_001)?;
+                let drafts = self.drafts(batch, true)?;
                 let now = Instant::now();
                 open.extend(drafts.iter().map(|draft| (draft.id.clone(), now)));
                 count += drafts.len() as u64;
@@ -264,7 +278,7 @@ impl Load {
         let mut events = self.node.events();
         let mut all = Histogram::new(3)?;
         for _ in 0..SINGLES {
-            let drafts = self.drafts(1, -0.000_001)?;
+            let drafts = self.drafts(1, true)?;
             let begun = Instant::now();
             for result in self.node.issue(drafts).await? {
                 result?;
@@ -302,7 +316,7 @@ impl Load {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
             }
-            let drafts = self.drafts(ISSUE_BATCH, 0.000_001)?;
+            let drafts = self.drafts(ISSUE_BATCH, false)?;
             sent += drafts.len();
             for result in self.node.issue(drafts).await? {
                 result?;

@@ -16,6 +16,7 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 pub(super) struct ChildNode {
     child: Child,
     pub(super) api: SocketAddr,
+    client: reqwest::Client,
 }
 
 impl Drop for ChildNode {
@@ -35,7 +36,7 @@ impl ChildNode {
             .stdout(Stdio::null())
             .spawn()
             .context("the child node cannot be started")?;
-        Ok(Self { child, api })
+        Ok(Self { child, api, client: reqwest::Client::new() })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -57,7 +58,7 @@ impl ChildNode {
     }
 
     pub(super) async fn get(&self, path: &str) -> anyhow::Result<String> {
-        let response = reqwest::get(format!("http://{}{path}", self.api)).await?.error_for_status()?;
+        let response = self.client.get(format!("http://{}{path}", self.api)).send().await?.error_for_status()?;
         Ok(response.text().await?)
     }
 

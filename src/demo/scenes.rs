@@ -88,9 +88,10 @@ pub(super) async fn clean(stage: &mut Stage, tell: &Teller) -> anyhow::Result<En
     tell.link("works");
     grant(stage, "calendar.read").await?;
     let begun = Instant::now();
-    let taken = stage.alice.api.issue(&revoke("calendar.read")).await?;
-    applied(&stage.alice.api, &taken.obligation_id).await?;
+    let answer = stage.alice.api.post("/v1/obligations?wait_seconds=10", &revoke("calendar.read")).await?;
     let took = ms(begun);
+    let state = answer.pointer("/outcome/state").and_then(Value::as_str).unwrap_or_default();
+    ensure!(state == "applied", "it is {state:?}, not applied");
     ensure!(!bob_may(stage, "calendar.read").await?, "Bob's node still says yes");
     tell.sees(&format!("Bob's node applied it and said so, {took} ms after Alice asked"));
     tell.sees("Bob's agent asks \"may I read her calendar?\" and is told: no");
@@ -99,7 +100,7 @@ pub(super) async fn clean(stage: &mut Stage, tell: &Teller) -> anyhow::Result<En
 
 pub(super) async fn lossy(stage: &mut Stage, tell: &Teller) -> anyhow::Result<Ending> {
     const APPLIED: &str = "abhyasa_offers_received_total{outcome=\"applied\"}";
-    tell.does(&format!("Alice issues {UPDATES} corrections (each -0.001 on one weight), {REVOCATIONS} revocations"));
+    tell.does(&format!("Alice lowers a routing weight at Bob {UPDATES} times by 0.001, and revokes {REVOCATIONS} scopes"));
     tell.link("loses 30 %, doubles 10 %, delays by 5 to 35 ms and so reorders");
     let before = stage.link.count();
     let applied_before = stage.bob.api.metric(APPLIED).await?;
@@ -138,7 +139,7 @@ pub(super) async fn lossy(stage: &mut Stage, tell: &Teller) -> anyhow::Result<En
 }
 
 pub(super) async fn partition(stage: &mut Stage, tell: &Teller) -> anyhow::Result<Ending> {
-    tell.does("Alice revokes Bob's access to her mail and corrects his weight by -0.2; 2 s each");
+    tell.does("Alice revokes Bob's access to her mail and lowers a weight by 0.2, both due in 2 s");
     tell.link("is cut for longer than that");
     grant(stage, "mail.send").await?;
     stage.link.partition(true);
@@ -159,7 +160,7 @@ pub(super) async fn partition(stage: &mut Stage, tell: &Teller) -> anyhow::Resul
     let weight = stage.alice.api.weight("principal", BOB, "route.cut").await?;
     ensure!(weight == Some(nano(0.3)), "Alice's own weight of Bob is {weight:?} e-9, not 0.3");
     tell.sees(&format!("both escalated {late} ms after their deadline, without any network"));
-    tell.sees("Alice's side is safe: mail is withheld from Bob, his weight lowered to 0.3");
+    tell.sees("Alice's side is safe: mail is withheld from Bob, her own weight of him down to 0.3");
     tell.sees(&format!("both lie in her inbox, with the reason \"{reason}\", until she acknowledges them"));
     for taken in [&revocation, &correction] {
         stage.alice.api.acknowledge(&taken.obligation_id).await?;
@@ -193,7 +194,7 @@ pub(super) async fn lost_revocation(stage: &mut Stage, tell: &Teller) -> anyhow:
 }
 
 pub(super) async fn receiver_killed(stage: &mut Stage, tell: &Teller) -> anyhow::Result<Ending> {
-    tell.does("Alice corrects Bob's weight by -0.1; Bob's node is killed when it has applied it");
+    tell.does("Alice lowers a weight at Bob by 0.1; Bob's node is killed once it has applied that");
     tell.link("lets nothing back from Bob, so Alice cannot know");
     stage.link.cut_from_bob();
     let taken = stage.alice.api.issue(&correct("route.killed", -0.1)).await?;
@@ -204,7 +205,7 @@ pub(super) async fn receiver_killed(stage: &mut Stage, tell: &Teller) -> anyhow:
     let status = stage.alice.api.status(&taken.obligation_id).await?;
     ensure!(text(&status, "state") == "pending", "Alice's node says {}", text(&status, "state"));
     stage.bob.kill();
-    tell.sees("Bob's weight is 0.4, Alice's node still waits; Bob's process is gone (SIGKILL)");
+    tell.sees("the weight is 0.4 and Alice's node still waits; now Bob's process is gone (SIGKILL)");
     stage.link.heal();
     stage.bob.start(None)?;
     stage.bob.ready().await?;
@@ -213,8 +214,8 @@ pub(super) async fn receiver_killed(stage: &mut Stage, tell: &Teller) -> anyhow:
     let took = ms(restarted);
     let weight = stage.bob.api.weight("receiver", ALICE, "route.killed").await?;
     ensure!(weight == Some(nano(0.4)), "Bob's weight is {weight:?} e-9: applied again");
-    tell.sees(&format!("restarted, it is offered the correction again and acknowledges it, {took} ms later"));
-    tell.sees("Bob's weight is still 0.4: there was no second effect");
+    tell.sees(&format!("restarted, Bob's node is offered it again and acknowledges it, {took} ms later"));
+    tell.sees("the weight is still 0.4: there was no second effect");
     Ok(ending("acknowledged after the restart, no second effect".to_owned(), &json!({ "acked_after_restart_ms": took })))
 }
 

@@ -134,6 +134,11 @@ impl Checker {
     fn custodian_rules(&mut self, at: u64, node: usize, batch: &Batch, broken: &mut Vec<(&'static str, Class, String)>) {
         let Some(view) = self.nodes.get_mut(node) else { return };
         let mut breach = |rule, detail| broken.push((rule, Class::Safety, detail));
+        for id in &batch.outcomes_gone {
+            if let Some(entry) = view.entries.get_mut(id) {
+                entry.forgotten = true;
+            }
+        }
         for (num, obligation) in &batch.pending {
             let id = &obligation.id;
             let Some(entry) = view.entries.get_mut(id) else {
@@ -158,6 +163,10 @@ impl Checker {
             if matches!(entry.spec.change, Change::Authorization { .. }) && !batch.withheld.contains(id) {
                 breach("AB-1", format!("{id} was issued and not withheld here in the same commit"));
             }
+            // Sessions told of while the issue was on its way to the disk may have repeated it.
+            let since = at.saturating_sub(self.bounds.late_ms_max);
+            let met = |met: &&(u64, usize)| met.0 >= since && met.1 == entry.spec.target;
+            entry.repeats = u32::try_from(view.sessions.iter().filter(met).count()).unwrap_or(u32::MAX);
             entry.pending = Some(*num);
             entry.issued_at = at;
             entry.deadline_at = Some(obligation.deadline_at());
@@ -224,11 +233,6 @@ impl Checker {
                 return;
             }
         }
-        for id in &batch.outcomes_gone {
-            if let Some(entry) = view.entries.get_mut(id) {
-                entry.forgotten = true;
-            }
-        }
         for (id, item) in &batch.escalations {
             let Some(entry) = view.entries.get_mut(id) else {
                 breach("AB-4", format!("an escalation of {id}, which nobody asked for"));
@@ -237,7 +241,7 @@ impl Checker {
             if !entry.spec.admissible {
                 breach("AC-1", format!("best effort escalated: {id}"));
             }
-            if item.acknowledged_at_ms.is_some() && entry.escalations == 1 {
+            if (item.acknowledged_at_ms.is_some() || item.outlived) && entry.escalations == 1 {
                 continue;
             }
             entry.escalations += 1;
@@ -277,6 +281,7 @@ impl Checker {
                 breach("AB-3", format!("{id} was {old} in the ledger, and is {} again", ledger.status));
             }
             entry.ledger = Some(ledger.status);
+            entry.ledger_until = Some(ledger.deadline_at.after_ms(skew_ms));
             let effect = batch.effects.contains(&(issuer.clone(), id.clone()));
             match (ledger.status, entry.spec.external) {
                 (AckStatus::Applied, false) if !effect => {
@@ -299,7 +304,7 @@ impl Checker {
         }
         for (issuer, id) in &batch.ledger_gone {
             let entry = self.by_name.get(issuer).and_then(|n| self.nodes.get(*n)?.entries.get(id));
-            let kept_until = entry.and_then(|entry| entry.deadline_at).map(|at| at.after_ms(skew_ms));
+            let kept_until = entry.and_then(|entry| entry.ledger_until.or(entry.deadline_at));
             if kept_until.is_none_or(|until| clock < until) {
                 breach("LE-1", format!("the ledger forgot {id} of {issuer} before its deadline and the skew"));
             }

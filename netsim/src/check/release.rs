@@ -73,6 +73,17 @@ impl Checker {
         }
     }
 
+    /// A node tells what a receiver attested, before its own commit: it rests on the receiver's
+    /// disk.
+    pub fn attested(&mut self, at: u64, node: usize, event: &Event) {
+        let Event::Attested { obligation_id: id, .. } = event else { return };
+        let ledger = self.entry_of(node, id.as_str()).and_then(super::Entry::ledger);
+        if ledger != Some(AckStatus::Applied) {
+            let detail = format!("{id} is told as attested, its receiver's ledger says {ledger:?}");
+            self.breach("PS-1", Class::Safety, at, node, detail);
+        }
+    }
+
     fn ended(&self, node: usize, id: &ObligationId, told: Terminal) -> Vec<(&'static str, String)> {
         let durable = self.nodes.get(node).and_then(|view| view.entries.get(id)?.terminal);
         if durable == Some(told) {

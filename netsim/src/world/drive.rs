@@ -95,7 +95,7 @@ impl World {
 
     /// Sends a step on its way: to the disk, or at once if it has nothing to write and nothing is
     /// before it.
-    fn launch(&mut self, n: usize, step: Step, clock: Time) {
+    fn launch(&mut self, n: usize, mut step: Step, clock: Time) {
         let now = self.now;
         let mut fate = Fate::Durable;
         let mut takes = 0;
@@ -111,6 +111,9 @@ impl World {
         let Some(node) = self.nodes.get_mut(n) else { return };
         let life = node.life;
         let Some(live) = &mut node.live else { return };
+        for event in step.take_attested() {
+            self.checker.attested(now, n, &event);
+        }
         let alone = live.flights.is_empty();
         let at = live.disk_free_at.max(now) + takes;
         live.disk_free_at = at;

@@ -17,7 +17,7 @@ const PRUNE_EVERY_MS: u64 = 1_000;
 /// Keys forgotten by one look; while there are more, the next look is at once.
 const PRUNE_KEYS_MAX: usize = 4096;
 /// Log records read by one look.
-const PRUNE_RECORDS_MAX: usize = 1024;
+const PRUNE_RECORDS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -134,7 +134,9 @@ impl Counters {
 
     fn prune_ledger(ctx: &mut Ctx<'_>, receiver: &Receiver, left: &mut usize) -> Result<Option<Time>, ReadError> {
         let this_bucket = ctx.now.as_ms() / EXPIRY_BUCKET_MS;
-        for (key, value) in ctx.store.scan(Table::LedgerExpiry, &[], PRUNE_RECORDS_MAX)? {
+        for (key, value) in first_then_more(ctx, Table::LedgerExpiry, |key| {
+            key_num(key).unwrap_or(0) <= this_bucket
+        })? {
             let bucket = key_num(&key).unwrap_or(0);
             if bucket > this_bucket {
                 return Ok(Some(Time::from_ms(bucket.saturating_mul(EXPIRY_BUCKET_MS))));
@@ -162,7 +164,10 @@ impl Counters {
     }
 
     fn prune_outcomes(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, left: &mut usize) -> Result<Option<Time>, ReadError> {
-        for (key, value) in ctx.store.scan(Table::OutcomeLog, &[], PRUNE_RECORDS_MAX)? {
+        let over = self.outcomes_total - self.outcomes_pruned.min(self.outcomes_total) > settings.outcomes_max;
+        for (key, value) in first_then_more(ctx, Table::OutcomeLog, |key| {
+            over || Time::from_ms(key_num(key).unwrap_or(0)).after_ms(settings.outcome_retention_ms) <= ctx.now
+        })? {
             let at = Time::from_ms(key_num(&key).unwrap_or(0));
             let forget_at = at.after_ms(settings.outcome_retention_ms);
             let kept = self.outcomes_total - self.outcomes_pruned.min(self.outcomes_total);
@@ -200,5 +205,18 @@ impl Counters {
         }
         ctx.remove(Table::Outcome, id);
         Ok(())
+    }
+}
+
+/// The oldest records of a log: one, unless `due` says that it is to be pruned.
+fn first_then_more(
+    ctx: &Ctx<'_>,
+    table: Table,
+    due: impl Fn(&[u8]) -> bool,
+) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+    let first = ctx.store.scan(table, &[], 1)?;
+    match first.first() {
+        Some((key, _)) if due(key) => ctx.store.scan(table, &[], PRUNE_RECORDS_MAX),
+        _ => Ok(first),
     }
 }
