@@ -11,6 +11,7 @@ mod error;
 mod extract;
 mod issue;
 mod listen;
+mod lists;
 mod openapi;
 mod operator;
 mod peer;
@@ -66,8 +67,8 @@ macro_rules! routes {
 routes! { operator_routes OPERATOR {
     post "/v1/obligations" => issue::issue;
     get "/v1/obligations/{id}" => transfer::status;
-    get "/v1/pending" => transfer::pending;
-    get "/v1/terminal" => transfer::terminal;
+    get "/v1/pending" => lists::pending;
+    get "/v1/terminal" => lists::terminal;
     get "/v1/escalations" => operator::escalations;
     post "/v1/escalations/{id}/ack" => operator::ack_escalation;
     get "/v1/reconciliation" => operator::reconciliation;
@@ -138,10 +139,12 @@ pub async fn serve(
 ) -> io::Result<()> {
     let auth = Auth::load(node.config()).map_err(io::Error::other)?;
     let (stopping, stop) = flag::channel(false);
-    let bounded = listen::Bounded::new(listener, node.config().api.connections_max, listen::IDLE_TIME_MAX);
+    let bounded =
+        listen::Bounded::new(listener, node.config().api.connections_max, listen::IDLE_TIME_MAX);
     let app = App { node, auth: Arc::new(auth), stop: stop.clone() };
     let told = app.clone();
-    let server = axum::serve(bounded, routes(app)).with_graceful_shutdown(async move { told.stopped().await });
+    let server = axum::serve(bounded, routes(app))
+        .with_graceful_shutdown(async move { told.stopped().await });
     let over = async move {
         shutdown.await;
         let _ = stopping.send(true);

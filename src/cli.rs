@@ -55,7 +55,10 @@ struct Global {
 impl Global {
     fn config_file(&self) -> PathBuf {
         let from_environment = || std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from);
-        self.config.clone().or_else(from_environment).unwrap_or_else(|| crate::init::CONFIG_FILE.into())
+        self.config
+            .clone()
+            .or_else(from_environment)
+            .unwrap_or_else(|| crate::init::CONFIG_FILE.into())
     }
 }
 
@@ -123,12 +126,20 @@ impl Cli {
             Command::Init(args) => setup::run(&args, global.json)?,
             Command::Node => {
                 let config = NodeConfig::load(&global.config_file())?;
-                runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run::run(config, global.json))?;
+                runtime::Builder::new_multi_thread()
+                    .enable_all()
+                    .build()?
+                    .block_on(run::run(config, global.json))?;
             }
             Command::Bench(args) => return bench::run(&args, global.json),
             Command::Demo(args) => return demo::run(&args, global.json),
             Command::Completions { shell } => {
-                clap_complete::generate(shell, &mut Self::command(), "abhyasa", &mut std::io::stdout());
+                clap_complete::generate(
+                    shell,
+                    &mut Self::command(),
+                    "abhyasa",
+                    &mut std::io::stdout(),
+                );
             }
             command => {
                 let client = Client::find(&global)?;
@@ -153,7 +164,11 @@ async fn call(command: Command, client: &Client, json: bool) -> anyhow::Result<E
         Command::Weights(args) => read::weights(client, &args, json).await?,
         Command::Peers => read::peers(client, json).await?,
         Command::Events => read::events(client, json).await?,
-        Command::Init(_) | Command::Node | Command::Bench(_) | Command::Demo(_) | Command::Completions { .. } => {}
+        Command::Init(_)
+        | Command::Node
+        | Command::Bench(_)
+        | Command::Demo(_)
+        | Command::Completions { .. } => {}
     }
     Ok(ExitCode::SUCCESS)
 }

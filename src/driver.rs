@@ -28,6 +28,10 @@ const CALLS_PER_TURN: usize = 64;
 /// switches; larger ones go to the commit thread and the next step is computed meanwhile.
 const INLINE_MAX: usize = 4;
 
+/// Under load a commit waits for this share of the offers in flight, so that a window is a few
+/// commits and not hundreds.
+const IN_FLIGHT_SHARE: usize = 4;
+
 /// Something for the driver to do.
 #[derive(Debug)]
 pub(crate) enum Call {
@@ -130,7 +134,7 @@ impl Driver {
                 self.shared.recovered.store(all, Ordering::SeqCst);
                 open.obligations += 1;
             }
-            let wanted = target.max(self.custody.in_flight() / 2).min(self.batching.max);
+            let wanted = target.max(self.custody.in_flight() / IN_FLIGHT_SHARE).min(self.batching.max);
             let lingered = open.since.is_some_and(|since| since.elapsed() >= self.batching.linger);
             if !committing && !open.step.is_empty() && (open.obligations >= wanted || lingered || stopping) {
                 target = if open.obligations >= wanted && !self.calls.is_empty() {

@@ -41,7 +41,7 @@ impl Acceptor {
                 let accepted = acceptor.handshake(incoming).await;
                 half_open.fetch_sub(1, Ordering::Relaxed);
                 let Some((connection, peer)) = accepted else { return };
-                if let Err(error) = quic::run(acceptor.context, connection, peer.clone(), None).await {
+                if let Err(error) = quic::run(acceptor.context, connection, peer.clone()).await {
                     tracing::info!(%peer, %error, "session ended");
                 }
             });

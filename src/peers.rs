@@ -69,7 +69,7 @@ impl Dialer {
         let mut current = connection;
         loop {
             let silence = Silence::new();
-            let mut session = tokio::spawn(quic::run(self.context.clone(), current.clone(), peer.clone(), None));
+            let mut session = tokio::spawn(quic::run(self.context.clone(), current.clone(), peer.clone()));
             let fresh = loop {
                 tokio::select! {
                     ended = &mut session => {

@@ -7,14 +7,15 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use proto::event::Event;
+use proto::event::{Event, Fault};
+use proto::record::Terminal;
 use std::sync::atomic::AtomicU64;
 
 /// One label: what came of something.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Label {
     /// The value.
-    pub outcome: String,
+    pub outcome: &'static str,
 }
 
 /// A node's metrics.
@@ -108,9 +109,9 @@ impl Metrics {
     pub fn observe(&self, event: &Event) {
         match event {
             Event::Terminal { obligation_id, kind, target, outcome, reason, retries, took_ms } => {
-                self.terminal.get_or_create(&label(outcome)).inc();
+                self.terminal.get_or_create(&terminal_label(*outcome)).inc();
                 let reason = reason.as_ref().map(|reason| reason.as_str());
-                if *outcome == proto::record::Terminal::Applied {
+                if *outcome == Terminal::Applied {
                     tracing::debug!(id = %obligation_id, %kind, %target, retries, took_ms, "transfer applied");
                 } else {
                     tracing::info!(id = %obligation_id, %kind, %target, ?outcome, reason, retries, took_ms, "transfer ended");
@@ -128,7 +129,7 @@ impl Metrics {
                 tracing::info!(id = %obligation_id, %target, retries, left_ms, "half the deadline has passed");
             }
             Event::Received { issuer, obligation_id, kind, status, reason } => {
-                self.received.get_or_create(&label(status)).inc();
+                self.received.get_or_create(&Label { outcome: status.as_str() }).inc();
                 let reason = reason.as_ref().map(|reason| reason.as_str());
                 tracing::debug!(id = %obligation_id, %kind, %issuer, ?status, reason, "offer answered");
             }
@@ -136,7 +137,7 @@ impl Metrics {
                 tracing::warn!(id = %item.obligation_id, agent = %item.agent, kind = ?item.kind, detail = %item.detail, "needs reconciliation");
             }
             Event::PeerFault { peer, fault, detail } => {
-                self.faults.get_or_create(&label(fault)).inc();
+                self.faults.get_or_create(&fault_label(*fault)).inc();
                 tracing::debug!(%peer, ?fault, %detail, "peer fault");
             }
             Event::SessionUp { peer } => tracing::info!(%peer, "session up"),
@@ -146,8 +147,25 @@ impl Metrics {
     }
 }
 
-fn label(outcome: &impl serde::Serialize) -> Label {
-    let outcome = serde_json::to_value(outcome).ok();
-    let outcome = outcome.as_ref().and_then(|value| value.as_str()).unwrap_or("unknown").to_owned();
+const fn terminal_label(terminal: Terminal) -> Label {
+    let outcome = match terminal {
+        Terminal::Applied => "applied",
+        Terminal::Declined => "declined",
+        Terminal::Escalated => "escalated",
+    };
+    Label { outcome }
+}
+
+const fn fault_label(fault: Fault) -> Label {
+    let outcome = match fault {
+        Fault::ForeignAck => "foreign_ack",
+        Fault::Unauthorized => "unauthorized",
+        Fault::WrongTarget => "wrong_target",
+        Fault::Malformed => "malformed",
+        Fault::Unsupported => "unsupported",
+        Fault::Overloaded => "overloaded",
+        Fault::RefusedUs => "refused_us",
+        _ => "other",
+    };
     Label { outcome }
 }

@@ -105,6 +105,10 @@ pub(crate) struct Entry {
     ended_at: u64,
     /// Its outcome was pruned: the same id is new again.
     forgotten: bool,
+    /// Its ledger entry was pruned.
+    ledger_gone: bool,
+    /// How often it was issued anew.
+    lives: u32,
     escalations: u32,
     late_items: u32,
     safe_weights: u32,
@@ -135,6 +139,7 @@ impl Entry {
         (self.terminal, self.deadline_at) = (None, None);
         (self.retries, self.offers, self.repeats) = (0, 0, 0);
         (self.escalations, self.late_items, self.safe_weights) = (0, 0, 0);
+        self.lives += 1;
     }
 
     pub(crate) const fn effects(&self) -> u32 {
@@ -230,6 +235,8 @@ impl Checker {
             terminal: None,
             ended_at: 0,
             forgotten: false,
+            ledger_gone: false,
+            lives: 1,
             escalations: 0,
             late_items: 0,
             safe_weights: 0,

@@ -17,7 +17,7 @@ mod world;
 
 pub use disk::SimStore;
 pub use net::{LinkModel, Mode};
-pub use options::{HandlerModel, KINDS, Options};
+pub use options::{HandlerModel, KINDS, Options, Sabotage};
 pub use pair::{Pair, draft};
 pub use rng::Rng;
 pub use run::{Counts, Report, run};

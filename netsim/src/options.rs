@@ -26,6 +26,8 @@ pub struct Options {
     pub issue_batch_max: u64,
     /// Time in which they are issued and faults happen; then everything heals.
     pub faults_ms: u64,
+    /// How long faults go on after the last issue and before everything heals.
+    pub heal_after_ms: u64,
     /// Keys of each kind; few keys supersede often.
     pub keys: u64,
     /// Whether kinds draw their keys from the same names.
@@ -110,6 +112,20 @@ pub struct Options {
     pub retention_ms: u64,
     /// Outcomes kept at most.
     pub outcomes_max: u64,
+    /// Whether the disk keeps its word.
+    pub sabotage: Sabotage,
+}
+
+/// A disk that breaks its word, to see that the checkers notice and the faults are hard enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sabotage {
+    /// None: the disk is honest.
+    Honest,
+    /// What was synced may be gone after a crash.
+    LyingDisk,
+    /// A receiver without a durable ledger.
+    NoLedger,
 }
 
 /// How external handlers behave, by obligation.
@@ -152,6 +168,7 @@ impl Options {
             transfers: 0,
             issue_batch_max: 1,
             faults_ms: 0,
+            heal_after_ms: 0,
             keys: 4,
             shared_keys: false,
             benign_permille: 0,
@@ -194,6 +211,7 @@ impl Options {
             rate_per_second: 1_000_000,
             retention_ms: 7 * 24 * 3_600_000,
             outcomes_max: 1_000_000,
+            sabotage: Sabotage::Honest,
         }
     }
 
@@ -216,6 +234,7 @@ impl Options {
             transfers,
             issue_batch_max: r.pick(&[1, 4, 32]).unwrap_or(1),
             faults_ms: r.range(10_000, 90_000),
+            heal_after_ms: 0,
             keys: r.pick(&[1, 3, 20]).unwrap_or(3),
             shared_keys: r.chance(300),
             benign_permille: r.pick(&[0, 200, 500]).unwrap_or(0),
@@ -279,6 +298,7 @@ impl Options {
             rate_per_second: r.pick(&[5, 1_000_000, 1_000_000]).unwrap_or(1_000_000),
             retention_ms: r.pick(&[900_000, 3_600_000]).unwrap_or(900_000),
             outcomes_max: r.pick(&[1_000_000, 1_000_000, 20]).unwrap_or(1_000_000),
+            sabotage: Sabotage::Honest,
         }
     }
 

@@ -61,7 +61,7 @@ pub fn run(options: &Options) -> Report {
     let mut world = World::new(options.clone());
     let begun = world.now();
     world.plan();
-    world.run_to(begun + options.faults_ms);
+    world.run_to(begun + options.faults_ms + options.heal_after_ms);
     world.heal();
     // Long enough for every deadline, client and person; then for all that may be forgotten.
     let quiet_by = world.now() + options.deadline_s * 1000 + 120_000;

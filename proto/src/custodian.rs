@@ -17,6 +17,7 @@ use crate::time::Time;
 use crate::transfer::{Due, Transfer};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 pub(crate) use end::{Verdict, apply_safe, id_key, outcome_of};
 pub use issue::{Draft, IssueError, Issued};
@@ -41,7 +42,40 @@ pub(crate) struct Custodian {
     schedules: Vec<(Backoff, OnDecline)>,
     /// Peers with room in their window and more to offer.
     hungry: BTreeSet<u32>,
-    recovery: Option<u64>,
+    recovery: Option<Recovery>,
+    ended: EndedIds,
+}
+
+/// Where recovery stands: first the ids that ended, then the pending set.
+#[derive(Debug)]
+enum Recovery {
+    Ended(Bytes),
+    Pending(u64),
+}
+
+/// Hashes of the ids that ended and are remembered, so that issuing a new id costs no read. Never
+/// iterated. Over the limit it gives up, and every issue asks the store.
+#[derive(Debug, Default)]
+#[expect(clippy::disallowed_types, reason = "never iterated")]
+struct EndedIds {
+    hashes: std::collections::HashSet<u64>,
+    complete: bool,
+}
+
+/// Ids remembered in memory: 16 to 32 MB.
+const ENDED_IDS_MAX: usize = 2_000_000;
+
+impl EndedIds {
+    fn insert(&mut self, hash: u64) {
+        self.hashes.insert(hash);
+        if self.hashes.len() > ENDED_IDS_MAX {
+            *self = Self::default();
+        }
+    }
+
+    fn rules_out(&self, hash: u64) -> bool {
+        self.complete && !self.hashes.contains(&hash)
+    }
 }
 
 #[derive(Debug)]
@@ -62,15 +96,30 @@ struct Session {
     peer: u32,
     window: usize,
     next_ref: u64,
-    in_flight: BTreeMap<u64, (u64, Bytes)>,
+    in_flight: BTreeMap<u64, Flying>,
     in_flight_bytes: usize,
     elsewhere: BTreeMap<u64, ObligationId>,
+}
+
+/// An offer that awaits its ack; bounded by the window, so it may keep what the ack needs.
+#[derive(Debug)]
+struct Flying {
+    num: u64,
+    obligation: Arc<Obligation>,
+    bytes: Bytes,
 }
 
 impl Custodian {
     /// Pending transfers in all.
     pub(crate) fn pending(&self) -> usize {
         self.transfers.len()
+    }
+
+    /// Outcomes of these ids are forgotten.
+    pub(crate) fn forget(&mut self, ids: &[Bytes]) {
+        for id in ids {
+            self.ended.hashes.remove(&bytes_hash(id));
+        }
     }
 
     /// Pending transfers to `peer`.
@@ -169,8 +218,8 @@ impl Custodian {
         let flying = self.transfers.get(&num).and_then(|transfer| transfer.sent).and_then(
             |(session, reference)| self.sessions.get(&session)?.in_flight.get(&reference),
         );
-        if let Some((_, bytes)) = flying {
-            return Ok(bytes.clone());
+        if let Some(flying) = flying {
+            return Ok(flying.bytes.clone());
         }
         let record = ctx
             .get(Table::Pending, &num_key(num))?
@@ -268,6 +317,10 @@ impl Custodian {
 
 /// A 64-bit hash of an id (FNV-1a, spread). Collisions are told apart by reading the record.
 fn id_hash(id: &ObligationId) -> u64 {
+    bytes_hash(id.as_str().as_bytes())
+}
+
+fn bytes_hash(id: &[u8]) -> u64 {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    crate::backoff::mix(id.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, fold))
+    crate::backoff::mix(id.iter().copied().fold(0xcbf2_9ce4_8422_2325, fold))
 }

@@ -319,7 +319,9 @@ impl Custody {
         for (num, due) in self.custodian.on_timeout(&mut ctx, &self.settings)? {
             self.custodian.escalate(&mut ctx, &self.settings, &self.registry, num, due)?;
         }
-        self.counters.prune(&mut ctx, &self.settings, &self.receiver)
+        let forgotten = self.counters.prune(&mut ctx, &self.settings, &self.receiver)?;
+        self.custodian.forget(&forgotten);
+        Ok(())
     }
 
     fn file(&mut self, now: Time, store: &dyn Read, step: &mut Step, item: Reconcile) {

@@ -52,7 +52,7 @@ macro_rules! checked_name {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(try_from = "String", into = "String")]
-        pub struct $name(Box<str>);
+        pub struct $name(std::sync::Arc<str>);
 
         impl $name {
             /// Checks `text`: not blank, at most [`ID_LEN_MAX`] bytes, no control characters.
@@ -88,7 +88,7 @@ macro_rules! checked_name {
 
         impl From<$name> for String {
             fn from(name: $name) -> Self {
-                name.0.into()
+                name.as_str().to_owned()
             }
         }
 

@@ -1,6 +1,8 @@
 //! The sans-IO core of abhyasa: what goes over the wire, and the machines that keep custody.
 //!
 //! No sockets, no clock, no runtime: bytes, times and outcomes are told by the caller.
+//!
+#![doc = include_str!("../INVARIANTS.md")]
 
 pub mod ack;
 pub mod cbor;

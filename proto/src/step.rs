@@ -260,22 +260,45 @@ impl Step {
 
 /// Looked up and never iterated, so its order cannot show.
 #[expect(clippy::disallowed_types, reason = "never iterated")]
-type Staged = std::collections::HashMap<(Table, Bytes), (u64, Option<Bytes>)>;
+type Map<K> = std::collections::HashMap<K, Option<Bytes>>;
+
+/// Cells remembered as they are, so that hot keys cost no read; all are dropped at the limit.
+const CELLS_CACHED_MAX: usize = 16_384;
 
 /// Writes that are not durable yet, so that the next inputs are handled as if they were. If their
 /// commit fails the process ends, so nothing computed from them can get out.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
-    values: Staged,
-    generations: VecDeque<(u64, Vec<(Table, Bytes)>)>,
-    open: Vec<(Table, Bytes)>,
+    open: Map<(Table, Bytes)>,
+    flying: VecDeque<(u64, Map<(Table, Bytes)>)>,
+    cells: Map<Bytes>,
     next_generation: u64,
 }
 
 impl Staging {
     fn put(&mut self, table: Table, key: Bytes, value: Option<Bytes>) {
-        self.open.push((table, key.clone()));
-        self.values.insert((table, key), (self.next_generation, value));
+        if table == Table::Cell {
+            self.remember(key.clone(), value.clone());
+        }
+        self.open.insert((table, key), value);
+    }
+
+    fn get(&self, table: Table, key: &Bytes) -> Option<Option<Bytes>> {
+        if table == Table::Cell
+            && let Some(value) = self.cells.get(key)
+        {
+            return Some(value.clone());
+        }
+        let key = (table, key.clone());
+        let flying = || self.flying.iter().rev().find_map(|(_, map)| map.get(&key));
+        self.open.get(&key).or_else(flying).cloned()
+    }
+
+    fn remember(&mut self, key: Bytes, value: Option<Bytes>) {
+        if self.cells.len() >= CELLS_CACHED_MAX {
+            self.cells.clear();
+        }
+        self.cells.insert(key, value);
     }
 
     /// The generation that is open.
@@ -285,28 +308,21 @@ impl Staging {
 
     /// Writes not durable yet.
     pub(crate) fn len(&self) -> usize {
-        self.values.len()
+        self.open.len() + self.flying.iter().map(|(_, map)| map.len()).sum::<usize>()
     }
 
     /// Closes the open generation and returns its number.
     pub(crate) fn close(&mut self) -> u64 {
         let generation = self.next_generation;
         self.next_generation += 1;
-        self.generations.push_back((generation, std::mem::take(&mut self.open)));
+        self.flying.push_back((generation, std::mem::take(&mut self.open)));
         generation
     }
 
     /// Drops what is durable by now.
     pub(crate) fn committed(&mut self, generation: u64) {
-        while self.generations.front().is_some_and(|(front, _)| *front <= generation) {
-            let Some((front, keys)) = self.generations.pop_front() else { return };
-            for key in keys {
-                if let std::collections::hash_map::Entry::Occupied(entry) = self.values.entry(key)
-                    && entry.get().0 == front
-                {
-                    entry.remove();
-                }
-            }
+        while self.flying.front().is_some_and(|(front, _)| *front <= generation) {
+            self.flying.pop_front();
         }
     }
 }
@@ -322,10 +338,20 @@ pub(crate) struct Ctx<'a> {
 impl Ctx<'_> {
     pub(crate) fn get(&self, table: Table, key: &Bytes) -> Result<Option<Bytes>, ReadError> {
         debug_assert!(table.read_while_staged(), "{table:?} is not staged");
-        match self.staging.values.get(&(table, key.clone())) {
-            Some((_, value)) => Ok(value.clone()),
+        match self.staging.get(table, key) {
+            Some(value) => Ok(value),
             None => self.store.get(table, key),
         }
+    }
+
+    /// A cell, remembered for the next time.
+    pub(crate) fn cell(&mut self, key: &Bytes) -> Result<Option<Bytes>, ReadError> {
+        if let Some(value) = self.staging.get(Table::Cell, key) {
+            return Ok(value);
+        }
+        let value = self.store.get(Table::Cell, key)?;
+        self.staging.remember(key.clone(), value.clone());
+        Ok(value)
     }
 
     pub(crate) fn put(&mut self, table: Table, key: Bytes, value: Bytes) {

@@ -73,7 +73,8 @@ impl Auth {
             let Some(file) = &peer.http_token_file else { continue };
             let token = token(file)?;
             let named = |(id, other): &(AgentId, Token)| other.is(&token.0).then(|| id.to_string());
-            let same = operator.iter().find(|other| other.is(&token.0)).map(|_| "the operator".to_owned());
+            let same =
+                operator.iter().find(|other| other.is(&token.0)).map(|_| "the operator".to_owned());
             if let Some(first) = same.or_else(|| peers.iter().find_map(named)) {
                 return Err(AuthError::SameToken { first, second: peer.id.to_string() });
             }
@@ -92,10 +93,19 @@ impl Auth {
         if headers.contains_key(header::ORIGIN) {
             return refuse("requests from web pages are refused: they carry an Origin header");
         }
-        let mut hosts = headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or_default()).peekable();
+        let mut hosts = headers
+            .get_all(header::HOST)
+            .iter()
+            .map(|value| value.to_str().unwrap_or_default())
+            .peekable();
         let named = hosts.peek().is_some() || uri.authority().is_some();
-        if !named || !hosts.all(is_loopback) || !uri.authority().is_none_or(|host| is_loopback(host.as_str())) {
-            return refuse("this API answers to loopback names and addresses only, as its Host header should say");
+        if !named
+            || !hosts.all(is_loopback)
+            || !uri.authority().is_none_or(|host| is_loopback(host.as_str()))
+        {
+            return refuse(
+                "this API answers to loopback names and addresses only, as its Host header should say",
+            );
         }
         Ok(())
     }
@@ -172,23 +182,49 @@ mod tests {
 
     fn auth(loopback: bool, operator: Option<&str>) -> Auth {
         let id = |name| AgentId::new(name).unwrap();
-        let peers = vec![(id("a"), Token("token-of-a".into())), (id("b"), Token("token-of-b".into()))];
+        let peers =
+            vec![(id("a"), Token("token-of-a".into())), (id("b"), Token("token-of-b".into()))];
         Auth { loopback, operator: operator.map(|token| Token(token.into())), peers }
     }
 
     #[test]
     fn a_web_page_does_not_get_through() {
         let auth = auth(true, None);
-        let check = |host, uri: &'static str| auth.check_browser(&headers(&[(header::HOST, host)]), &Uri::from_static(uri));
-        for host in ["localhost", "LOCALHOST:8433", "127.0.0.1", "127.9.9.9:1", "[::1]:8433", "[::ffff:127.0.0.1]"] {
+        let check = |host, uri: &'static str| {
+            auth.check_browser(&headers(&[(header::HOST, host)]), &Uri::from_static(uri))
+        };
+        for host in [
+            "localhost",
+            "LOCALHOST:8433",
+            "127.0.0.1",
+            "127.9.9.9:1",
+            "[::1]:8433",
+            "[::ffff:127.0.0.1]",
+        ] {
             assert!(check(host, "/v1/pending").is_ok(), "{host}");
         }
-        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[2001:db8::1]", "", "127.0.0.1@evil"] {
-            assert_eq!(check(host, "/v1/pending").unwrap_err().status(), StatusCode::FORBIDDEN, "{host}");
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.0.0.1",
+            "[2001:db8::1]",
+            "",
+            "127.0.0.1@evil",
+        ] {
+            assert_eq!(
+                check(host, "/v1/pending").unwrap_err().status(),
+                StatusCode::FORBIDDEN,
+                "{host}"
+            );
         }
         assert!(check("localhost", "http://evil.example/v1/pending").is_err(), "absolute form");
-        assert!(auth.check_browser(&HeaderMap::new(), &Uri::from_static("/")).is_err(), "no host at all");
-        let page = headers(&[(header::HOST, "localhost"), (header::ORIGIN, "http://localhost:3000")]);
+        assert!(
+            auth.check_browser(&HeaderMap::new(), &Uri::from_static("/")).is_err(),
+            "no host at all"
+        );
+        let page =
+            headers(&[(header::HOST, "localhost"), (header::ORIGIN, "http://localhost:3000")]);
         assert!(auth.check_browser(&page, &Uri::from_static("/")).is_err());
     }
 
@@ -199,7 +235,15 @@ mod tests {
         assert!(auth(false, None).check_operator(&HeaderMap::new()).is_err(), "fails closed");
         let auth = auth(true, Some("operator-token"));
         assert!(auth.check_operator(&with("bearer operator-token")).is_ok());
-        for wrong in ["", "Bearer", "Bearer ", "Bearer operator-toke", "Bearer operator-token2", "Basic operator-token", "Bearer token-of-a"] {
+        for wrong in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer operator-toke",
+            "Bearer operator-token2",
+            "Basic operator-token",
+            "Bearer token-of-a",
+        ] {
             assert!(auth.check_operator(&with(wrong)).is_err(), "{wrong}");
         }
     }

@@ -69,7 +69,8 @@ impl ApiError {
         Self::new(status, code.as_str(), text).after(retry.then_some(retry_after_ms))
     }
 
-    fn after(mut self, retry_after_ms: Option<u64>) -> Self {
+    /// With a `Retry-After`.
+    pub(crate) fn after(mut self, retry_after_ms: Option<u64>) -> Self {
         self.retry_after_ms = retry_after_ms;
         self
     }
@@ -96,7 +97,9 @@ impl IntoResponse for ApiError {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
         if response.status() == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }
@@ -130,7 +133,8 @@ impl From<NodeError> for ApiError {
         let message = error.to_string();
         match error {
             NodeError::Busy { retry_after_ms } => {
-                Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", message).after(Some(retry_after_ms))
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", message)
+                    .after(Some(retry_after_ms))
             }
             _ => Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message),
         }
@@ -140,7 +144,9 @@ impl From<NodeError> for ApiError {
 impl From<OperatorError> for ApiError {
     fn from(error: OperatorError) -> Self {
         let (status, code) = match &error {
-            OperatorError::NoEscalation { .. } | OperatorError::NoItem { .. } => (StatusCode::NOT_FOUND, "not_found"),
+            OperatorError::NoEscalation { .. } | OperatorError::NoItem { .. } => {
+                (StatusCode::NOT_FOUND, "not_found")
+            }
             OperatorError::Resolved { .. } => (StatusCode::CONFLICT, "resolved"),
             _ => (StatusCode::CONFLICT, "unfit"),
         };
@@ -151,7 +157,11 @@ impl From<OperatorError> for ApiError {
 impl From<ReadError> for ApiError {
     fn from(error: ReadError) -> Self {
         tracing::error!(%error, "the API cannot read the store");
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "store", "the store cannot be read; the log says why")
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "store",
+            "the store cannot be read; the log says why",
+        )
     }
 }
 

@@ -7,8 +7,8 @@ use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use proto::store::{Read, ReadError, Table};
-use serde::de::DeserializeOwned;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::time::Duration;
 use utoipa::ToSchema;
 
@@ -55,8 +55,10 @@ impl FromRequest<App> for JsonBytes {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
-        let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let essence = content_type.and_then(|text| text.split(';').next()).unwrap_or_default().trim();
+        let content_type =
+            request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let essence =
+            content_type.and_then(|text| text.split(';').next()).unwrap_or_default().trim();
         if !essence.eq_ignore_ascii_case("application/json") {
             let message = format!("content-type is {essence:?}, not application/json");
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "media_type", message));
@@ -65,7 +67,8 @@ impl FromRequest<App> for JsonBytes {
             Ok(Ok(bytes)) => Ok(Self(bytes)),
             Ok(Err(error)) if error.status() == StatusCode::PAYLOAD_TOO_LARGE => {
                 let max = app.node.config().api.body_len_max;
-                let message = format!("the body is over the limit of {max} bytes (api.body_len_max)");
+                let message =
+                    format!("the body is over the limit of {max} bytes (api.body_len_max)");
                 Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
             }
             Ok(Err(error)) => Err(ApiError::malformed(error.body_text())),

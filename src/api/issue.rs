@@ -4,11 +4,12 @@ use super::App;
 use super::error::{ApiError, ErrorBody};
 use super::extract::{JsonBytes, Params};
 use super::transfer::TransferView;
+use crate::node::NodeError;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use proto::custodian::{Draft, Issued};
+use proto::custody::IssueResult;
 use proto::id::{AgentId, Kind, ObligationId};
 use proto::limits::{DEADLINE_SECONDS_MAX, RETRIES_MAX};
 use proto::payload::Payload;
@@ -42,8 +43,8 @@ pub(crate) struct IssueBody {
     /// Order among obligations of one governed key; by default the next.
     sequence: Option<u64>,
     /// A batch, at most api.batch_max of them. Each stands for itself.
-    #[schema(no_recursion)]
-    obligations: Option<Vec<IssueBody>>,
+    #[schema(no_recursion, value_type = Option<Vec<IssueBody>>)]
+    obligations: Option<Vec<Self>>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -70,11 +71,11 @@ pub(crate) struct IssuedView {
     existing: bool,
     /// With `wait_seconds`, and under custody: where it stands after the wait.
     #[serde(skip_serializing_if = "Option::is_none")]
-    outcome: Option<TransferView>,
+    outcome: Option<Box<TransferView>>,
 }
 
 impl IssuedView {
-    fn new(issued: Issued, outcome: Option<TransferView>) -> Self {
+    fn new(issued: Issued, outcome: Option<Box<TransferView>>) -> Self {
         let Issued { obligation_id, custody, deadline_at_ms, sequence, existing } = issued;
         Self { obligation_id, custody, deadline_at_ms, sequence, existing, outcome }
     }
@@ -84,6 +85,14 @@ impl IssuedView {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct BatchResults {
     results: Vec<BatchResult>,
+}
+
+/// Answer to an issue that got through.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum IssueAnswer {
+    One(IssuedView),
+    Batch(BatchResults),
 }
 
 /// Result of one obligation of a batch.
@@ -112,7 +121,7 @@ pub(crate) enum BatchResult {
     responses(
         (status = 201, description = "taken", body = IssuedView),
         (status = 200, description = "the same was issued before, or the results of a batch",
-            content((IssuedView = "application/json"), (BatchResults = "application/json"))),
+            body = IssueAnswer),
         (status = 400, description = "malformed, or without polarity or profile", body = ErrorBody),
         (status = 403, description = "the target may not receive this kind", body = ErrorBody),
         (status = 404, description = "the target is no peer", body = ErrorBody),
@@ -126,17 +135,17 @@ pub(crate) async fn issue(
     State(app): State<App>,
     Params(params): Params<IssueParams>,
     body: JsonBytes,
-) -> Result<Response, ApiError> {
+) -> Result<(StatusCode, Json<IssueAnswer>), ApiError> {
     let body: IssueBody = body.parse()?;
     match body.obligations {
-        Some(_) if body.is_single() => {
-            Err(ApiError::malformed("`obligations` stands alone: other members beside it have no meaning"))
-        }
+        Some(_) if body.is_single() => Err(ApiError::malformed(
+            "`obligations` stands alone: other members beside it have no meaning",
+        )),
         Some(_) if params.wait_seconds.is_some() => {
             Err(ApiError::malformed("wait_seconds goes with one obligation, not with a batch"))
         }
-        Some(batch) => issue_batch(&app, batch).await.map(IntoResponse::into_response),
-        None => issue_one(&app, body, params.wait_seconds).await.map(IntoResponse::into_response),
+        Some(batch) => issue_batch(&app, batch).await,
+        None => issue_one(&app, body, params.wait_seconds).await,
     }
 }
 
@@ -144,27 +153,32 @@ async fn issue_one(
     app: &App,
     body: IssueBody,
     wait_seconds: Option<u64>,
-) -> Result<(StatusCode, Json<IssuedView>), ApiError> {
-    let mut results = app.node.issue(vec![body.into_draft()?]).await?;
+) -> Result<(StatusCode, Json<IssueAnswer>), ApiError> {
+    let mut results = take(app, vec![body.into_draft()?]).await?;
     let issued = results.pop().ok_or_else(no_result)??;
     let status = if issued.existing { StatusCode::OK } else { StatusCode::CREATED };
     let outcome = match wait_seconds {
         Some(seconds) if issued.custody => {
             let time = Duration::from_secs(seconds.min(app.node.config().api.wait_seconds_max));
-            Some(app.outcome(&issued.obligation_id, time).await?)
+            Some(Box::new(app.outcome(&issued.obligation_id, time).await?))
         }
         _ => None,
     };
-    Ok((status, Json(IssuedView::new(issued, outcome))))
+    Ok((status, Json(IssueAnswer::One(IssuedView::new(issued, outcome)))))
 }
 
-async fn issue_batch(app: &App, batch: Vec<IssueBody>) -> Result<Json<BatchResults>, ApiError> {
+async fn issue_batch(
+    app: &App,
+    batch: Vec<IssueBody>,
+) -> Result<(StatusCode, Json<IssueAnswer>), ApiError> {
     let max = app.node.config().api.batch_max;
     if batch.len() > max {
-        let message = format!("a batch of {} is over the limit of {max} (api.batch_max)", batch.len());
+        let message =
+            format!("a batch of {} is over the limit of {max} (api.batch_max)", batch.len());
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
     }
-    let (mut drafts, mut faults) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+    let (mut drafts, mut faults) =
+        (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
     for body in batch {
         match body.into_draft() {
             Ok(draft) => {
@@ -174,7 +188,8 @@ async fn issue_batch(app: &App, batch: Vec<IssueBody>) -> Result<Json<BatchResul
             Err(fault) => faults.push(Some(fault)),
         }
     }
-    let mut issued = if drafts.is_empty() { Vec::new() } else { app.node.issue(drafts).await? }.into_iter();
+    let mut issued =
+        if drafts.is_empty() { Vec::new() } else { take(app, drafts).await? }.into_iter();
     let result = |fault: Option<ApiError>| {
         let result = match fault {
             Some(fault) => Err(fault),
@@ -186,11 +201,26 @@ async fn issue_batch(app: &App, batch: Vec<IssueBody>) -> Result<Json<BatchResul
         })
     };
     let results = faults.into_iter().map(result).collect::<Result<_, ApiError>>()?;
-    Ok(Json(BatchResults { results }))
+    Ok((StatusCode::OK, Json(IssueAnswer::Batch(BatchResults { results }))))
+}
+
+/// Gives drafts to the node. Busy because it is not ready is another answer than busy with others.
+async fn take(app: &App, drafts: Vec<Draft>) -> Result<Vec<IssueResult>, ApiError> {
+    app.node.issue(drafts).await.map_err(|error| match (error, app.node.readiness()) {
+        (NodeError::Busy { retry_after_ms }, Err(why)) => {
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)
+                .after(Some(retry_after_ms))
+        }
+        (error, _) => error.into(),
+    })
 }
 
 fn no_result() -> ApiError {
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the node gave fewer results than it was asked for")
+    ApiError::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "internal",
+        "the node gave fewer results than it was asked for",
+    )
 }
 
 impl IssueBody {
@@ -210,12 +240,17 @@ impl IssueBody {
             return Err(ApiError::malformed("a batch in a batch"));
         }
         // Best-effort obligations have no profile that would check these.
-        if let Some(given) = self.deadline_seconds.filter(|given| !(1..=DEADLINE_SECONDS_MAX).contains(given)) {
-            let message = format!("deadline_seconds is {given}; it must be 1 to {DEADLINE_SECONDS_MAX}");
+        if let Some(given) =
+            self.deadline_seconds.filter(|given| !(1..=DEADLINE_SECONDS_MAX).contains(given))
+        {
+            let message =
+                format!("deadline_seconds is {given}; it must be 1 to {DEADLINE_SECONDS_MAX}");
             return Err(ApiError::malformed(message));
         }
         if let Some(given) = self.max_retries.filter(|given| *given > RETRIES_MAX) {
-            return Err(ApiError::malformed(format!("max_retries is {given}; it must be at most {RETRIES_MAX}")));
+            return Err(ApiError::malformed(format!(
+                "max_retries is {given}; it must be at most {RETRIES_MAX}"
+            )));
         }
         Ok(Draft {
             id: self.obligation_id.map_or_else(random_id, Ok)?,
@@ -234,7 +269,11 @@ fn random_id() -> Result<ObligationId, ApiError> {
     let mut bytes = [0; 16];
     let random = rustls::crypto::aws_lc_rs::default_provider().secure_random;
     random.fill(&mut bytes).map_err(|_| {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no random bytes for an id: give an obligation_id")
+        ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "no random bytes for an id: give an obligation_id",
+        )
     })?;
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(ObligationId::new(&text)?)

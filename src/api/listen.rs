@@ -85,7 +85,11 @@ impl Timed {
     }
 
     /// After a write: whatever was asked is being answered, so the next move is the client's.
-    fn wrote(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn wrote(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         match result {
             Poll::Pending => self.late(cx).map(Err),
             done => {
@@ -105,7 +109,11 @@ impl Timed {
 }
 
 impl AsyncRead for Timed {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         match Pin::new(&mut self.io).poll_read(cx, buf) {
             Poll::Pending if !self.ours => self.late(cx).map(Err),
@@ -122,7 +130,11 @@ impl AsyncRead for Timed {
 }
 
 impl AsyncWrite for Timed {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.begin_write();
         let result = Pin::new(&mut self.io).poll_write(cx, buf);
         self.wrote(cx, result)
@@ -208,7 +220,8 @@ mod tests {
 
     async fn answer(io: &mut TcpStream) -> String {
         let mut buf = vec![0; 1024];
-        let len = io.read(&mut buf).await.unwrap_or(0);
+        let read = tokio::time::timeout(Duration::from_secs(10), io.read(&mut buf));
+        let len = read.await.expect("an answer or an end").unwrap_or(0);
         String::from_utf8_lossy(&buf[..len]).into_owned()
     }
 

@@ -1,6 +1,6 @@
 //! The OpenAPI document, made from the handlers themselves.
 
-use super::{cells, issue, operator, peer, transfer, watch};
+use super::{cells, issue, lists, operator, peer, transfer, watch};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use std::sync::LazyLock;
@@ -16,8 +16,8 @@ use utoipa::{Modify, OpenApi};
     paths(
         issue::issue,
         transfer::status,
-        transfer::pending,
-        transfer::terminal,
+        lists::pending,
+        lists::terminal,
         operator::escalations,
         operator::ack_escalation,
         operator::reconciliation,
@@ -45,10 +45,14 @@ impl Modify for Tokens {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let components = document.components.get_or_insert_default();
         for (name, about) in [
-            ("operator", "The token in api.token_file. On a loopback address without one, none is needed."),
+            (
+                "operator",
+                "The token in api.token_file. On a loopback address without one, none is needed.",
+            ),
             ("peer", "The token of a peer, in its http_token_file. Always needed."),
         ] {
-            let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about)).build();
+            let bearer =
+                HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about)).build();
             components.add_security_scheme(name, SecurityScheme::Http(bearer));
         }
     }
@@ -60,7 +64,8 @@ impl Modify for Tokens {
     responses((status = 200, description = "OpenAPI 3.1", content_type = "application/json", body = Object))
 )]
 pub(crate) async fn document() -> Response {
-    static TEXT: LazyLock<String> = LazyLock::new(|| Document::openapi().to_json().unwrap_or_default());
+    static TEXT: LazyLock<String> =
+        LazyLock::new(|| Document::openapi().to_json().unwrap_or_default());
     ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
 }
 
@@ -88,10 +93,13 @@ mod tests {
             .as_object()
             .unwrap()
             .iter()
-            .flat_map(|(path, item)| item.as_object().unwrap().keys().map(|method| (method.clone(), path.clone())))
+            .flat_map(|(path, item)| {
+                item.as_object().unwrap().keys().map(|method| (method.clone(), path.clone()))
+            })
             .collect();
-        let served: BTreeSet<(String, String)> =
-            crate::api::all_routes().map(|(method, path)| (method.to_owned(), path.to_owned())).collect();
+        let served: BTreeSet<(String, String)> = crate::api::all_routes()
+            .map(|(method, path)| (method.to_owned(), path.to_owned()))
+            .collect();
         assert_eq!(listed, served);
     }
 
@@ -99,8 +107,11 @@ mod tests {
     fn every_reference_leads_somewhere() {
         let document = parsed();
         let text = document.to_string();
-        let references: BTreeSet<&str> =
-            text.split("\"$ref\":\"#").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+        let references: BTreeSet<&str> = text
+            .split("\"$ref\":\"#")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap())
+            .collect();
         assert!(references.len() > 10);
         for reference in references {
             assert!(document.pointer(reference).is_some(), "{reference}");
@@ -114,9 +125,11 @@ mod tests {
     /// All members a record can have are those its schema names.
     fn same_members(schema: &str, records: &[Value]) {
         let document = parsed();
-        let properties = document["components"]["schemas"][schema]["properties"].as_object().unwrap();
+        let properties =
+            document["components"]["schemas"][schema]["properties"].as_object().unwrap();
         let described: BTreeSet<&String> = properties.keys().collect();
-        let written: BTreeSet<&String> = records.iter().flat_map(|record| record.as_object().unwrap().keys()).collect();
+        let written: BTreeSet<&String> =
+            records.iter().flat_map(|record| record.as_object().unwrap().keys()).collect();
         assert_eq!(described, written, "{schema}");
     }
 
@@ -134,7 +147,10 @@ mod tests {
         };
         let key = GovernedKey::new("k").unwrap();
         let closed = action(SafeEffect::FailClosed { scope: key.clone() });
-        let down = action(SafeEffect::DownWeight { weight_key: key, magnitude: proto::weight::Weight::ZERO });
+        let down = action(SafeEffect::DownWeight {
+            weight_key: key,
+            magnitude: proto::weight::Weight::ZERO,
+        });
         same_members("SafeAction", &[value(&closed), value(&down)]);
         let escalation = Escalation {
             obligation_id: id.clone(),
@@ -180,7 +196,8 @@ mod tests {
             reason: Some(Reason::EXPIRED),
         };
         same_members("CustodyAck", &[value(&ack)]);
-        let peer = crate::node::PeerStatus { id: target, connected: true, sessions: 1, address: None };
+        let peer =
+            crate::node::PeerStatus { id: target, connected: true, sessions: 1, address: None };
         same_members("Peer", &[value(&peer)]);
     }
 }

@@ -39,11 +39,19 @@ impl InboxParams {
         let from = num_key(number_after(self.after.as_deref())?.saturating_add(1)).to_vec();
         let pick = |key: &Bytes, value: &Bytes| {
             let number = key_num(key).ok_or_else(|| ReadError::damaged(table, "key"))?;
-            let record: T = serde_json::from_slice(value).map_err(|error| ReadError::damaged(table, error))?;
-            Ok(if self.all || is_open(&record) { Pick::Keep(view(number, record)) } else { Pick::Skip })
+            let record: T =
+                serde_json::from_slice(value).map_err(|error| ReadError::damaged(table, error))?;
+            Ok(if self.all || is_open(&record) {
+                Pick::Keep(view(number, record))
+            } else {
+                Pick::Skip
+            })
         };
         let (items, last) = walk(app.node.store(), table, from, page_len(self.limit), pick)?;
-        Ok(Page { items, next: last.and_then(|key| key_num(&key)).map(|number| number.to_string()) })
+        Ok(Page {
+            items,
+            next: last.and_then(|key| key_num(&key)).map(|number| number.to_string()),
+        })
     }
 }
 
@@ -76,7 +84,10 @@ pub(crate) async fn escalations(
         (status = 404, description = "no escalation of that obligation", body = ErrorBody),
     )
 )]
-pub(crate) async fn ack_escalation(State(app): State<App>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+pub(crate) async fn ack_escalation(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
     app.node.ack_escalation(ObligationId::new(&id)?).await??;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -131,7 +142,8 @@ pub(crate) async fn resolve(
     Path(number): Path<String>,
     body: JsonBytes,
 ) -> Result<StatusCode, ApiError> {
-    let number = number.parse().map_err(|_| ApiError::malformed(format!("{number:?} is no item number")))?;
+    let number =
+        number.parse().map_err(|_| ApiError::malformed(format!("{number:?} is no item number")))?;
     let ResolveBody { resolution } = body.parse()?;
     app.node.resolve(number, resolution).await??;
     Ok(StatusCode::NO_CONTENT)

@@ -43,11 +43,17 @@ pub(crate) struct Deferred {
         (status = 429, description = "overloaded; come back after Retry-After", body = ErrorBody),
     )
 )]
-pub(crate) async fn offer(State(app): State<App>, Peer(peer): Peer, body: JsonBytes) -> Result<Response, ApiError> {
+pub(crate) async fn offer(
+    State(app): State<App>,
+    Peer(peer): Peer,
+    body: JsonBytes,
+) -> Result<Response, ApiError> {
     let obligation: Obligation = body.parse()?;
     match app.node.offer(peer, obligation).await? {
         OfferReply::Ack(ack) => Ok(Json(ack).into_response()),
-        OfferReply::Later => Ok((StatusCode::ACCEPTED, Json(Deferred { status: "deferred" })).into_response()),
+        OfferReply::Later => {
+            Ok((StatusCode::ACCEPTED, Json(Deferred { status: "deferred" })).into_response())
+        }
         OfferReply::Refused { code, retry_after_ms, text } => {
             Err(ApiError::refused(code, retry_after_ms, text.as_str()))
         }
@@ -82,7 +88,8 @@ pub(crate) async fn custody_ack(
     }
     // An ack speaks for its target only, and the token says who speaks.
     if let Some(ack) = acks.iter().find(|ack| ack.target != peer) {
-        let text = format!("the ack of {} is {}'s to give, not {peer}'s", ack.obligation_id, ack.target);
+        let text =
+            format!("the ack of {} is {}'s to give, not {peer}'s", ack.obligation_id, ack.target);
         return Err(ApiError::refused(RefuseCode::Unauthorized, 0, &text));
     }
     app.node.acks(peer, acks).await?;

@@ -2,24 +2,19 @@
 
 use super::App;
 use super::error::{ApiError, ErrorBody};
-use super::extract::{LOOK_MAX, Page, Params, Pick, after_key, bad_cursor, number_after, page_len, walk};
+use super::extract::Params;
 use crate::node::PendingView;
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Response};
 use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
-use proto::record::{
-    Attempt, Intent, Ledger, Outcome, Pending, Terminal, decode_keys, issued_key, key_num, num_key, pair_key,
-};
+use proto::record::{Intent, Ledger, Outcome, Terminal, issued_key};
 use proto::store::{Read, ReadError, Table};
 use proto::time::Time;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
-/// Log records taken from the store at once; each names all that ended in one commit.
-const LOG_SCAN: usize = 4;
 /// How long an id that is neither pending nor ended may be between the two: ended, and its commit
 /// not yet on disk.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -76,7 +71,12 @@ pub(crate) enum TransferState {
 }
 
 impl TransferView {
-    pub(crate) fn pending(obligation: &Obligation, number: Option<u64>, retries: u32, deferred: bool) -> Self {
+    pub(crate) fn pending(
+        obligation: &Obligation,
+        number: Option<u64>,
+        retries: u32,
+        deferred: bool,
+    ) -> Self {
         Self {
             role: "custodian",
             obligation_id: obligation.id.to_string(),
@@ -140,6 +140,14 @@ pub(crate) struct ReceiptView {
     reason: Option<String>,
 }
 
+/// Where an obligation stands, on this node's side of it.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum StatusView {
+    Custodian(TransferView),
+    Receiver(ReceiptView),
+}
+
 /// States of an obligation at its receiver.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
@@ -173,8 +181,7 @@ pub(crate) struct StatusParams {
     tag = "transfers",
     params(("id" = String, Path, description = "obligation_id, percent-encoded"), StatusParams),
     responses(
-        (status = 200, description = "known",
-            content((TransferView = "application/json"), (ReceiptView = "application/json"))),
+        (status = 200, description = "known", body = StatusView),
         (status = 404, description = "neither issued nor received, or forgotten", body = ErrorBody),
     )
 )]
@@ -182,28 +189,26 @@ pub(crate) async fn status(
     State(app): State<App>,
     Path(id): Path<String>,
     Params(params): Params<StatusParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Json<StatusView>, ApiError> {
     let id = ObligationId::new(&id)?;
     if let Some(issuer) = &params.issuer {
-        let issuer = AgentId::new(issuer)?;
-        let found = receipt(app.node.store(), &issuer, &id)?;
-        return found.map(|view| Json(view).into_response()).ok_or_else(|| unknown(&id));
+        let found = receipt(app.node.store(), &AgentId::new(issuer)?, &id)?;
+        return found.map(|view| Json(StatusView::Receiver(view))).ok_or_else(|| unknown(&id));
     }
     if let Some(view) = outcome_of(app.node.store(), &id)? {
-        return Ok(Json(view).into_response());
+        return Ok(Json(StatusView::Custodian(view)));
     }
     if let Some(PendingView { obligation, retries, deferred, .. }) = app.node.status(&id).await? {
-        return Ok(Json(TransferView::pending(&obligation, None, retries, deferred)).into_response());
+        let view = TransferView::pending(&obligation, None, retries, deferred);
+        return Ok(Json(StatusView::Custodian(view)));
     }
     for peer in &app.node.config().peers {
         if let Some(view) = receipt(app.node.store(), &peer.id, &id)? {
-            return Ok(Json(view).into_response());
+            return Ok(Json(StatusView::Receiver(view)));
         }
     }
-    match app.node.wait(&id, SETTLE).await? {
-        Some(outcome) => Ok(Json(TransferView::ended(id.as_str(), &outcome)).into_response()),
-        None => Err(unknown(&id)),
-    }
+    let outcome = app.node.wait(&id, SETTLE).await?.ok_or_else(|| unknown(&id))?;
+    Ok(Json(StatusView::Custodian(TransferView::ended(id.as_str(), &outcome))))
 }
 
 fn unknown(id: &ObligationId) -> ApiError {
@@ -212,7 +217,11 @@ fn unknown(id: &ObligationId) -> ApiError {
 
 impl App {
     /// The outcome of a transfer within `time`, or where it stands then.
-    pub(crate) async fn outcome(&self, id: &ObligationId, time: Duration) -> Result<TransferView, ApiError> {
+    pub(crate) async fn outcome(
+        &self,
+        id: &ObligationId,
+        time: Duration,
+    ) -> Result<TransferView, ApiError> {
         let ended = tokio::select! {
             ended = self.node.wait(id, time) => ended?,
             () = self.stopped() => None,
@@ -220,7 +229,9 @@ impl App {
         if let Some(outcome) = ended {
             return Ok(TransferView::ended(id.as_str(), &outcome));
         }
-        if let Some(PendingView { obligation, retries, deferred, .. }) = self.node.status(id).await? {
+        if let Some(PendingView { obligation, retries, deferred, .. }) =
+            self.node.status(id).await?
+        {
             return Ok(TransferView::pending(&obligation, None, retries, deferred));
         }
         // It ended between the two questions.
@@ -231,11 +242,16 @@ impl App {
 
 fn outcome_of(store: &dyn Read, id: &ObligationId) -> Result<Option<TransferView>, ReadError> {
     let Some(bytes) = store.get(Table::Outcome, id.as_str().as_bytes())? else { return Ok(None) };
-    let outcome = Outcome::decode(&bytes).map_err(|error| ReadError::damaged(Table::Outcome, error))?;
+    let outcome =
+        Outcome::decode(&bytes).map_err(|error| ReadError::damaged(Table::Outcome, error))?;
     Ok(Some(TransferView::ended(id.as_str(), &outcome)))
 }
 
-fn receipt(store: &dyn Read, issuer: &AgentId, id: &ObligationId) -> Result<Option<ReceiptView>, ReadError> {
+fn receipt(
+    store: &dyn Read,
+    issuer: &AgentId,
+    id: &ObligationId,
+) -> Result<Option<ReceiptView>, ReadError> {
     let key = issued_key(issuer, id);
     let view = |state, at: Time, deadline_at: Time, reason| ReceiptView {
         role: "receiver",
@@ -247,115 +263,16 @@ fn receipt(store: &dyn Read, issuer: &AgentId, id: &ObligationId) -> Result<Opti
         reason,
     };
     if let Some(bytes) = store.get(Table::Ledger, &key)? {
-        let ledger = Ledger::decode(&bytes).map_err(|error| ReadError::damaged(Table::Ledger, error))?;
+        let ledger =
+            Ledger::decode(&bytes).map_err(|error| ReadError::damaged(Table::Ledger, error))?;
         let reason = ledger.reason.map(|reason| reason.to_string());
         return Ok(Some(view(ledger.status.as_str(), ledger.acked_at, ledger.deadline_at, reason)));
     }
     let Some(bytes) = store.get(Table::Intent, &key)? else { return Ok(None) };
-    let intent = Intent::decode(&bytes).map_err(|error| ReadError::damaged(Table::Intent, error))?;
-    let obligation =
-        Obligation::decode(&intent.obligation).map_err(|error| ReadError::damaged(Table::Intent, error))?;
+    let intent =
+        Intent::decode(&bytes).map_err(|error| ReadError::damaged(Table::Intent, error))?;
+    let obligation = Obligation::decode(&intent.obligation)
+        .map_err(|error| ReadError::damaged(Table::Intent, error))?;
     let state = if intent.in_doubt { "in_doubt" } else { "deciding" };
     Ok(Some(view(state, intent.at, obligation.deadline_at(), None)))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct PageParams {
-    /// Items wanted, at most 1000; 100 by default.
-    pub(crate) limit: Option<usize>,
-    /// The `next` of the page before.
-    pub(crate) after: Option<String>,
-}
-
-/// Transfers under custody, in order of issue.
-#[utoipa::path(
-    get,
-    path = "/v1/pending",
-    tag = "transfers",
-    params(PageParams),
-    responses((status = 200, description = "a page", body = Page<TransferView>), (status = 400, body = ErrorBody))
-)]
-pub(crate) async fn pending(
-    State(app): State<App>,
-    Params(params): Params<PageParams>,
-) -> Result<Json<Page<TransferView>>, ApiError> {
-    let store = app.node.store();
-    let from = num_key(number_after(params.after.as_deref())?.saturating_add(1)).to_vec();
-    let (items, last) = walk(store, Table::Pending, from, page_len(params.limit), |key, value| {
-        let pending = Pending::decode(value).map_err(|error| ReadError::damaged(Table::Pending, error))?;
-        let obligation =
-            Obligation::decode(&pending.obligation).map_err(|error| ReadError::damaged(Table::Pending, error))?;
-        let attempt = match store.get(Table::Attempt, key)? {
-            Some(bytes) => Attempt::decode(&bytes).map_err(|error| ReadError::damaged(Table::Attempt, error))?,
-            None => Attempt::default(),
-        };
-        Ok(Pick::Keep(TransferView::pending(&obligation, key_num(key), attempt.retries, attempt.deferred)))
-    })?;
-    Ok(Json(Page { items, next: last.and_then(|key| key_num(&key)).map(|number| number.to_string()) }))
-}
-
-/// Place in the log of outcomes: the two numbers of a record's key, and ids of it passed.
-struct LogCursor([u64; 3]);
-
-impl LogCursor {
-    fn parse(text: &str) -> Result<Self, ApiError> {
-        let mut numbers = text.split('-').map(str::parse);
-        match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
-            (Some(Ok(ms)), Some(Ok(log)), Some(Ok(passed)), None) => Ok(Self([ms, log, passed])),
-            _ => Err(bad_cursor(text)),
-        }
-    }
-
-    fn text(key: &[u8], passed: usize) -> Option<String> {
-        Some(format!("{}-{}-{passed}", key_num(key)?, key_num(key.get(8..)?)?))
-    }
-}
-
-/// Transfers that ended, in the order they did.
-#[utoipa::path(
-    get,
-    path = "/v1/terminal",
-    tag = "transfers",
-    params(PageParams),
-    responses((status = 200, description = "a page", body = Page<TransferView>), (status = 400, body = ErrorBody))
-)]
-pub(crate) async fn terminal(
-    State(app): State<App>,
-    Params(params): Params<PageParams>,
-) -> Result<Json<Page<TransferView>>, ApiError> {
-    let LogCursor([ms, log, passed]) = params.after.as_deref().map_or(Ok(LogCursor([0; 3])), LogCursor::parse)?;
-    let passed = usize::try_from(passed).unwrap_or(usize::MAX);
-    Ok(Json(terminal_page(app.node.store(), pair_key(ms, log).to_vec(), passed, page_len(params.limit))?))
-}
-
-fn terminal_page(
-    store: &dyn Read,
-    mut from: Vec<u8>,
-    mut passed: usize,
-    limit: usize,
-) -> Result<Page<TransferView>, ReadError> {
-    let mut items = Vec::new();
-    let mut looked = 0;
-    // A record that was pruned meanwhile is followed by one whose ids were not passed yet.
-    let begun = from.clone();
-    loop {
-        let records = store.scan(Table::OutcomeLog, &from, LOG_SCAN)?;
-        let Some((last, _)) = records.last() else { return Ok(Page { items, next: None }) };
-        from = after_key(last);
-        for (key, value) in &records {
-            let (_, ids) = decode_keys(value).map_err(|error| ReadError::damaged(Table::OutcomeLog, error))?;
-            let skip = if key.as_ref() == begun.as_slice() { std::mem::take(&mut passed) } else { 0 };
-            for (n, id) in ids.iter().enumerate().skip(skip) {
-                if items.len() == limit || looked == LOOK_MAX {
-                    return Ok(Page { items, next: LogCursor::text(key, n) });
-                }
-                looked += 1;
-                let Some(bytes) = store.get(Table::Outcome, id)? else { continue };
-                let outcome = Outcome::decode(&bytes).map_err(|error| ReadError::damaged(Table::Outcome, error))?;
-                items.push(TransferView::ended(&String::from_utf8_lossy(id), &outcome));
-            }
-        }
-    }
 }

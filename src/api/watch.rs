@@ -8,10 +8,13 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use proto::event::Event;
 use serde::Serialize;
+use serde_json::Value;
 use std::convert::Infallible;
+use std::sync::Arc;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use utoipa::ToSchema;
@@ -53,46 +56,54 @@ pub(crate) async fn peers(State(app): State<App>) -> Json<Peers> {
 
 /// What happens from now on, as server-sent events.
 ///
-/// Each event has its kind as name (`terminal`, `escalated`, `warning`, `received`, `reconcile`,
-/// `peer_fault`, `session_up`, `session_down`), its JSON as data and a number as id, counted from
-/// the start of the stream. An observer that is too slow gets a `lagged` event with the number it
+/// Each event has its kind as name (`attested`, `terminal`, `escalated`, `warning`, `received`,
+/// `reconcile`, `peer_fault`, `session_up`, `session_down`), its JSON as data and a number as id,
+/// counted from the start of the stream. An observer that is too slow gets a `lagged` event with the number it
 /// `lost`, and goes on; ids count the lost ones too. Escalations are never only here: the inbox
 /// keeps them.
 #[utoipa::path(
     get, path = "/v1/events", tag = "node",
     responses((status = 200, description = "endless", content_type = "text/event-stream", body = String))
 )]
-pub(crate) async fn events(State(app): State<App>) -> Sse<impl Stream<Item = Result<SseEvent, Infallible>>> {
+pub(crate) async fn events(
+    State(app): State<App>,
+) -> Sse<impl Stream<Item = Result<SseEvent, Infallible>>> {
     let (ready, stream) = mpsc::channel(EVENTS_READY_MAX);
-    let mut events = app.node.events();
+    let events = app.node.events();
     tokio::spawn(async move {
-        let mut id = 0u64;
-        loop {
-            let next = tokio::select! {
-                next = events.recv() => next,
-                () = ready.closed() => return,
-                () = app.stopped() => return,
-            };
-            let event = match next {
-                Ok(event) => {
-                    id += 1;
-                    let data = serde_json::to_value(&*event).unwrap_or_default();
-                    let name = data.get("event").and_then(|name| name.as_str()).unwrap_or("event");
-                    SseEvent::default().event(name).data(data.to_string())
-                }
-                Err(RecvError::Lagged(lost)) => {
-                    id += lost;
-                    let data = serde_json::json!({ "event": "lagged", "lost": lost });
-                    SseEvent::default().event("lagged").data(data.to_string())
-                }
-                Err(RecvError::Closed) => return,
-            };
-            if ready.send(Ok(event.id(id.to_string()))).await.is_err() {
-                return;
-            }
+        tokio::select! {
+            () = tell(events, &ready) => {}
+            () = ready.closed() => {}
+            () = app.stopped() => {}
         }
     });
     Sse::new(ReceiverStream::new(stream)).keep_alive(KeepAlive::default())
+}
+
+/// Puts events into words for one observer, at its pace.
+async fn tell(
+    mut events: broadcast::Receiver<Arc<Event>>,
+    ready: &mpsc::Sender<Result<SseEvent, Infallible>>,
+) {
+    let mut id = 0u64;
+    loop {
+        let data = match events.recv().await {
+            Ok(event) => {
+                id += 1;
+                serde_json::to_value(&*event).unwrap_or_default()
+            }
+            Err(RecvError::Lagged(lost)) => {
+                id += lost;
+                serde_json::json!({ "event": "lagged", "lost": lost })
+            }
+            Err(RecvError::Closed) => return,
+        };
+        let name = data.get("event").and_then(Value::as_str).unwrap_or("event");
+        let event = SseEvent::default().event(name).id(id.to_string()).data(data.to_string());
+        if ready.send(Ok(event)).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Health of the process.
@@ -130,7 +141,9 @@ pub(crate) struct Readiness {
 pub(crate) async fn readiness(State(app): State<App>) -> (StatusCode, Json<Readiness>) {
     match app.node.readiness() {
         Ok(()) => (StatusCode::OK, Json(Readiness { ready: true, why: None })),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, Json(Readiness { ready: false, why: Some(why) })),
+        Err(why) => {
+            (StatusCode::SERVICE_UNAVAILABLE, Json(Readiness { ready: false, why: Some(why) }))
+        }
     }
 }
 
@@ -154,5 +167,41 @@ pub(crate) async fn no_route() -> ApiError {
 
 /// No such method.
 pub(crate) async fn no_method() -> ApiError {
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method", "this path has other methods; GET /openapi.json lists them")
+    ApiError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method",
+        "this path has other methods; GET /openapi.json lists them",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::to_bytes;
+    use proto::id::AgentId;
+
+    #[tokio::test]
+    async fn bd1_a_slow_observer_is_told_what_it_lost_and_goes_on() {
+        let (sender, events) = broadcast::channel(4);
+        let (ready, stream) = mpsc::channel(EVENTS_READY_MAX);
+        let peer = AgentId::new("b").unwrap();
+        for _ in 0..10 {
+            sender.send(Arc::new(Event::SessionUp { peer: peer.clone() })).unwrap();
+        }
+        drop(sender);
+        tell(events, &ready).await;
+        drop(ready);
+        let body = Sse::new(ReceiverStream::new(stream)).into_response().into_body();
+        let text = String::from_utf8(to_bytes(body, 10_000).await.unwrap().to_vec()).unwrap();
+        let told: Vec<(&str, &str)> = text
+            .split_terminator("\n\n")
+            .map(|event| {
+                let field = |name| event.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+                (field("event: "), field("id: "))
+            })
+            .collect();
+        let up = |id| ("session_up", id);
+        assert_eq!(told, [("lagged", "6"), up("7"), up("8"), up("9"), up("10")]);
+        assert!(text.contains(r#"data: {"event":"lagged","lost":6}"#), "{text}");
+    }
 }

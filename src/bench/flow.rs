@@ -64,6 +64,7 @@ struct Round {
     best_effort_delivered: f64,
     custodian_fsyncs_per_obligation: f64,
     receiver_fsyncs_per_obligation: f64,
+    receiver_commit_ms: f64,
     applied_p50_ms: f64,
     applied_p99_ms: f64,
     one_in_flight_p50_us: f64,
@@ -179,7 +180,9 @@ impl Load {
         let seconds = Duration::from_secs_f64(args.seconds);
         let fdatasync_p50_us = median(control::fdatasync_us(dir)?);
         let (own, theirs) = (self.own_commits(), self.receiver.metric("abhyasa_commits_total").await?);
+        let busy = self.receiver.metric("abhyasa_commit_seconds_sum").await?;
         let (count, took, latency) = self.custody(args.in_flight, seconds).await?;
+        let busy = self.receiver.metric("abhyasa_commit_seconds_sum").await? - busy;
         let custodian = self.own_commits() - own;
         let receiver = self.receiver.metric("abhyasa_commits_total").await? - theirs;
         let (best_effort_per_s, best_effort_delivered) = self.best_effort(seconds).await?;
@@ -198,6 +201,7 @@ impl Load {
             best_effort_delivered,
             custodian_fsyncs_per_obligation: custodian / count as f64,
             receiver_fsyncs_per_obligation: receiver / count as f64,
+            receiver_commit_ms: busy / receiver * 1e3,
             applied_p50_ms: ms(latency.value_at_quantile(0.5)),
             applied_p99_ms: ms(latency.value_at_quantile(0.99)),
             one_in_flight_p50_us: single.value_at_quantile(0.5) as f64,

@@ -56,13 +56,11 @@ pub(crate) enum SessionError {
     Stopping,
 }
 
-/// Runs one session with an authenticated peer until its connection is gone. `up` is told when
-/// both hellos are done.
+/// Runs one session with an authenticated peer until its connection is gone.
 pub(crate) async fn run(
     context: Context,
     connection: quinn::Connection,
     peer: AgentId,
-    up: Option<tokio::sync::oneshot::Sender<SessionId>>,
 ) -> Result<(), SessionError> {
     let session = context.router.session_id();
     let hello = hello(&context);
@@ -71,11 +69,12 @@ pub(crate) async fn run(
         why: error.to_string(),
     })?;
     let (hello_tx, hello_rx) = watch::channel(None);
-    let reader = Reader { context: context.clone(), connection: connection.clone(), peer: peer.clone(), session, hello: hello_rx.clone() };
+    let (known_tx, known) = watch::channel(false);
+    let reader = Reader { context: context.clone(), connection: connection.clone(), peer: peer.clone(), session, known };
     let result = tokio::select! {
         result = reader.streams(hello_tx) => result,
         result = reader.datagrams() => result,
-        result = drive(&context, &connection, &peer, session, hello_rx, up) => result,
+        result = drive(&context, &connection, &peer, session, hello_rx, known_tx) => result,
     };
     context.router.remove_session(session);
     let _ = context.calls.send(Call::Input(Input::SessionDown { session })).await;
@@ -108,7 +107,7 @@ async fn drive(
     peer: &AgentId,
     session: SessionId,
     mut hello: watch::Receiver<Option<HelloLimits>>,
-    up: Option<tokio::sync::oneshot::Sender<SessionId>>,
+    known: watch::Sender<bool>,
 ) -> Result<(), SessionError> {
     let seen = async { hello.wait_for(Option::is_some).await.ok().and_then(|limits| *limits) };
     let limits = tokio::time::timeout(context.hello_timeout, seen).await.ok().flatten();
@@ -125,9 +124,7 @@ async fn drive(
     let window = usize::try_from(limits.in_flight_max).unwrap_or(usize::MAX).max(1);
     let input = Input::SessionUp { session, peer: peer.clone(), window };
     context.calls.send(Call::Input(input)).await.map_err(|_| SessionError::Stopping)?;
-    if let Some(up) = up {
-        let _ = up.send(session);
-    }
+    known.send_replace(true);
     write(connection, outbox, limits, &context.router).await
 }
 
@@ -224,7 +221,8 @@ struct Reader {
     connection: quinn::Connection,
     peer: AgentId,
     session: SessionId,
-    hello: watch::Receiver<Option<HelloLimits>>,
+    /// Whether the driver has been told of the session: what comes to it before is dropped.
+    known: watch::Receiver<bool>,
 }
 
 impl Reader {
@@ -274,18 +272,17 @@ impl Reader {
             return Ok(());
         }
         // Frames may overtake the hello; they wait for it.
-        if self.hello.wait_for(Option::is_some).await.is_err() {
+        if self.known.wait_for(|known| *known).await.is_err() {
             return Ok(());
         }
         self.take(frame).await
     }
 
     async fn datagrams(&self) -> Result<(), SessionError> {
-        let mut hello = self.hello.clone();
         loop {
             let bytes = self.connection.read_datagram().await?;
             // Datagrams promise nothing; those before the hello are dropped.
-            if hello.borrow_and_update().is_none() {
+            if !*self.known.borrow() {
                 continue;
             }
             match Frame::decode(bytes) {

@@ -18,7 +18,9 @@ const PAGE: usize = 1000;
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    #[error("no node answers at {url}: {why}\n  hint: start it with `abhyasa node --config {config}`")]
+    #[error(
+        "no node answers at {url}: {why}\n  hint: start it with `abhyasa node --config {config}`"
+    )]
     NotRunning { url: String, why: String, config: String },
     #[error("{message}{}", hint(*status, code))]
     Api { status: StatusCode, code: String, message: String },
@@ -57,17 +59,23 @@ impl Client {
             (None, Some(config)) => listen_url(config.api.listen)?,
             (None, None) => bail!("neither --api nor a configuration names the node"),
         };
-        let token_file = global.token_file.as_ref().or_else(|| config.as_ref()?.api.token_file.as_ref());
+        let token_file =
+            global.token_file.as_ref().or_else(|| config.as_ref()?.api.token_file.as_ref());
         let token = token_file.map(|file| read_token(file)).transpose()?;
         if token.is_some() && !base.is_private() {
             eprintln!("warning: the token goes to {base} in clear text; use https or a tunnel");
         }
         // The node is ours and near: no proxy stands between.
-        let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_TIME_MAX).build()?;
+        let http =
+            reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_TIME_MAX).build()?;
         Ok(Self { http, base: base.url().clone(), token, config: file.display().to_string() })
     }
 
-    pub(super) async fn get(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Value> {
+    pub(super) async fn get(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> anyhow::Result<Value> {
         json(self.send(Method::GET, path, query, None, Some(ANSWER_TIME_MAX)).await?).await
     }
 
@@ -149,7 +157,8 @@ impl Client {
         let text = response.text().await.unwrap_or_default();
         let body: Value = serde_json::from_str(&text).unwrap_or_default();
         let of = |member| body.pointer(member).and_then(Value::as_str).map(str::to_owned);
-        let code = of("/error/code").or_else(|| of("/why")).unwrap_or_else(|| status.as_u16().to_string());
+        let code =
+            of("/error/code").or_else(|| of("/why")).unwrap_or_else(|| status.as_u16().to_string());
         let message = of("/error/message").unwrap_or_else(|| format!("the node answered {status}"));
         Err(ClientError::Api { status, code, message }.into())
     }
@@ -183,7 +192,9 @@ fn listen_url(listen: SocketAddr) -> anyhow::Result<HttpUrl> {
         ip => ip,
     };
     if listen.port() == 0 {
-        bail!("[api] listen has port 0, which is chosen at each start\n  hint: --api http://ADDRESS, as the node said when it started");
+        bail!(
+            "[api] listen has port 0, which is chosen at each start\n  hint: --api http://ADDRESS, as the node said when it started"
+        );
     }
     Ok(format!("http://{}", SocketAddr::new(ip, listen.port())).parse()?)
 }

@@ -140,12 +140,22 @@ impl ReconciliationArgs {
             ("RESOLUTION", "resolution"),
             ("DETAIL", "detail"),
         ];
-        output::list(json, &list.fetch(client, "reconciliation").await?, &columns, "nothing to reconcile");
+        output::list(
+            json,
+            &list.fetch(client, "reconciliation").await?,
+            &columns,
+            "nothing to reconcile",
+        );
         Ok(())
     }
 }
 
-async fn resolve(client: &Client, number: u64, resolution: ResolutionArg, json: bool) -> anyhow::Result<()> {
+async fn resolve(
+    client: &Client,
+    number: u64,
+    resolution: ResolutionArg,
+    json: bool,
+) -> anyhow::Result<()> {
     let word = match resolution {
         ResolutionArg::Noted => "noted",
         ResolutionArg::Applied => "applied",

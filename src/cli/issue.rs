@@ -85,7 +85,8 @@ impl IssueArgs {
         put("deadline_seconds", self.deadline_seconds.map(Value::from));
         put("max_retries", self.max_retries.map(Value::from));
         put("sequence", self.sequence.map(Value::from));
-        let query: Vec<_> = self.wait.iter().map(|seconds| ("wait_seconds", seconds.to_string())).collect();
+        let query: Vec<_> =
+            self.wait.iter().map(|seconds| ("wait_seconds", seconds.to_string())).collect();
         let wait = Duration::from_secs(self.wait.unwrap_or(0));
         let issued = client.post(&["v1", "obligations"], &query, Some(&body.into()), wait).await?;
         let state = issued.pointer("/outcome/state").and_then(Value::as_str);
@@ -94,7 +95,11 @@ impl IssueArgs {
         } else {
             output::line(&told(&issued, state));
         }
-        Ok(if state.is_none_or(|state| state == "applied") { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if state.is_none_or(|state| state == "applied") {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
     }
 
     fn payload(&self) -> anyhow::Result<Value> {
@@ -115,9 +120,13 @@ impl IssueArgs {
                 ("anumati.consent", false) => Ok(json!({ "decision": "revoke", "scope": scope })),
                 ("anumati.consent", true) => Ok(json!({ "decision": "grant", "scope": scope })),
                 ("oauth.token", false) => Ok(json!({ "action": "revoke", "token_id": scope })),
-                _ => bail!("--scope does not say enough for this\n  hint: give the whole --payload; see `abhyasa issue --help`"),
+                _ => bail!(
+                    "--scope does not say enough for this\n  hint: give the whole --payload; see `abhyasa issue --help`"
+                ),
             },
-            (None, None) => bail!("no payload\n  hint: --payload JSON, or --scope S with --revoke or --grant"),
+            (None, None) => {
+                bail!("no payload\n  hint: --payload JSON, or --scope S with --revoke or --grant")
+            }
         }
     }
 }
@@ -127,10 +136,16 @@ fn told(issued: &Value, state: Option<&str>) -> String {
     if issued.get("custody") == Some(&Value::Bool(false)) {
         return format!("{id}: not admissible (AC-1), sent best-effort");
     }
-    let before = if issued.get("existing") == Some(&Value::Bool(true)) { " (issued before)" } else { "" };
+    let before =
+        if issued.get("existing") == Some(&Value::Bool(true)) { " (issued before)" } else { "" };
     match state {
-        None => format!("{id}: under custody until {}{before}", output::cell(issued, "deadline_at_ms")),
-        Some("pending") => format!("{id}: still pending; its deadline is {}{before}", output::cell(issued, "deadline_at_ms")),
+        None => {
+            format!("{id}: under custody until {}{before}", output::cell(issued, "deadline_at_ms"))
+        }
+        Some("pending") => format!(
+            "{id}: still pending; its deadline is {}{before}",
+            output::cell(issued, "deadline_at_ms")
+        ),
         Some(state) => match issued.pointer("/outcome/reason").and_then(Value::as_str) {
             Some(reason) => format!("{id}: {state}, {reason}{before}"),
             None => format!("{id}: {state}{before}"),
@@ -165,7 +180,8 @@ fn read(file: &str) -> anyhow::Result<String> {
     let result = if file == "-" {
         std::io::stdin().lock().take(FILE_LEN_MAX).read_to_string(&mut text)
     } else {
-        std::fs::File::open(file).and_then(|handle| handle.take(FILE_LEN_MAX).read_to_string(&mut text))
+        std::fs::File::open(file)
+            .and_then(|handle| handle.take(FILE_LEN_MAX).read_to_string(&mut text))
     };
     result.with_context(|| format!("cannot read {file}"))?;
     Ok(text)

@@ -24,13 +24,19 @@ pub(super) fn cell(item: &Value, member: &str) -> String {
 
 /// A table of `items`: a heading and a member for each column.
 pub(super) fn table(columns: &[(&str, &str)], items: &[Value]) -> String {
-    let mut rows = vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect::<Vec<_>>()];
-    rows.extend(items.iter().map(|item| columns.iter().map(|(_, member)| cell(item, member)).collect()));
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count()).max();
+    let mut rows =
+        vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect::<Vec<_>>()];
+    rows.extend(
+        items.iter().map(|item| columns.iter().map(|(_, member)| cell(item, member)).collect()),
+    );
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count()).max()
+    };
     let widths: Vec<usize> = (0..columns.len()).map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::new();
     for row in &rows {
-        let padded: Vec<String> = row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}")).collect();
+        let padded: Vec<String> =
+            row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}")).collect();
         text.push_str(padded.join("  ").trim_end());
         text.push('\n');
     }
@@ -73,7 +79,10 @@ mod tests {
             serde_json::json!({ "id": "ob-1", "at_ms": 0, "took_ms": 7 }),
             serde_json::json!({ "id": "größer", "at_ms": null, "deep": { "er": true } }),
         ];
-        let table = table(&[("ID", "id"), ("AT", "at_ms"), ("TOOK", "took_ms"), ("DEEP", "deep/er")], &items);
+        let table = table(
+            &[("ID", "id"), ("AT", "at_ms"), ("TOOK", "took_ms"), ("DEEP", "deep/er")],
+            &items,
+        );
         let expected = "\
 ID      AT                    TOOK  DEEP
 ob-1    1970-01-01T00:00:00Z  7     -

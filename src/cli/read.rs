@@ -29,7 +29,12 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 impl PageArgs {
-    pub(super) async fn fetch(&self, client: &Client, path: &str, query: &[(&str, String)]) -> anyhow::Result<Value> {
+    pub(super) async fn fetch(
+        &self,
+        client: &Client,
+        path: &str,
+        query: &[(&str, String)],
+    ) -> anyhow::Result<Value> {
         client.list(&["v1", path], query, self.limit, self.after.clone()).await
     }
 }
@@ -107,12 +112,29 @@ pub(super) enum AuthorizationCommand {
 impl AuthorizationArgs {
     pub(super) async fn run(&self, client: &Client, json: bool) -> anyhow::Result<ExitCode> {
         let Some(AuthorizationCommand::Check { agent, scope, kind, role }) = &self.command else {
-            let columns =
-                [("ROLE", "role"), ("AGENT", "agent"), ("KIND", "kind"), ("SCOPE", "scope"), ("ALLOWED", "allowed"), ("SEQ", "sequence"), ("SINCE", "at"), ("BY", "obligation_id")];
-            output::list(json, &self.list.fetch(client, "authorizations").await?, &columns, "no authorizations");
+            let columns = [
+                ("ROLE", "role"),
+                ("AGENT", "agent"),
+                ("KIND", "kind"),
+                ("SCOPE", "scope"),
+                ("ALLOWED", "allowed"),
+                ("SEQ", "sequence"),
+                ("SINCE", "at"),
+                ("BY", "obligation_id"),
+            ];
+            output::list(
+                json,
+                &self.list.fetch(client, "authorizations").await?,
+                &columns,
+                "no authorizations",
+            );
             return Ok(ExitCode::SUCCESS);
         };
-        let mut query = vec![("agent", agent.clone()), ("scope", scope.clone()), ("role", role.as_str().to_owned())];
+        let mut query = vec![
+            ("agent", agent.clone()),
+            ("scope", scope.clone()),
+            ("role", role.as_str().to_owned()),
+        ];
         query.extend(kind.iter().map(|kind| ("kind", kind.clone())));
         let answer = client.get(&["v1", "authorizations", "check"], &query).await?;
         let allowed = answer.get("allowed") == Some(&Value::Bool(true));
@@ -127,7 +149,15 @@ impl AuthorizationArgs {
 }
 
 pub(super) async fn weights(client: &Client, args: &CellArgs, json: bool) -> anyhow::Result<()> {
-    let columns = [("ROLE", "role"), ("AGENT", "agent"), ("KIND", "kind"), ("WEIGHT KEY", "weight_key"), ("WEIGHT", "weight"), ("SINCE", "at"), ("BY", "obligation_id")];
+    let columns = [
+        ("ROLE", "role"),
+        ("AGENT", "agent"),
+        ("KIND", "kind"),
+        ("WEIGHT KEY", "weight_key"),
+        ("WEIGHT", "weight"),
+        ("SINCE", "at"),
+        ("BY", "obligation_id"),
+    ];
     output::list(json, &args.fetch(client, "weights").await?, &columns, "no weights were moved");
     Ok(())
 }
@@ -138,20 +168,46 @@ pub(super) async fn status(client: &Client, id: &str, json: bool) -> anyhow::Res
 }
 
 pub(super) async fn pending(client: &Client, args: &PageArgs, json: bool) -> anyhow::Result<()> {
-    let columns = [("ID", "obligation_id"), ("KIND", "kind"), ("TARGET", "target"), ("RETRIES", "retries"), ("DEFERRED", "deferred"), ("ISSUED", "created_at"), ("DEADLINE", "deadline_at")];
+    let columns = [
+        ("ID", "obligation_id"),
+        ("KIND", "kind"),
+        ("TARGET", "target"),
+        ("RETRIES", "retries"),
+        ("DEFERRED", "deferred"),
+        ("ISSUED", "created_at"),
+        ("DEADLINE", "deadline_at"),
+    ];
     output::list(json, &args.fetch(client, "pending", &[]).await?, &columns, "nothing is pending");
     Ok(())
 }
 
 pub(super) async fn terminal(client: &Client, args: &PageArgs, json: bool) -> anyhow::Result<()> {
-    let columns = [("ENDED", "at"), ("STATE", "state"), ("ID", "obligation_id"), ("KIND", "kind"), ("TARGET", "target"), ("RETRIES", "retries"), ("REASON", "reason")];
+    let columns = [
+        ("ENDED", "at"),
+        ("STATE", "state"),
+        ("ID", "obligation_id"),
+        ("KIND", "kind"),
+        ("TARGET", "target"),
+        ("RETRIES", "retries"),
+        ("REASON", "reason"),
+    ];
     output::list(json, &args.fetch(client, "terminal", &[]).await?, &columns, "nothing has ended");
     Ok(())
 }
 
 pub(super) async fn peers(client: &Client, json: bool) -> anyhow::Result<()> {
-    let columns = [("PEER", "id"), ("CONNECTED", "connected"), ("SESSIONS", "sessions"), ("ADDRESS", "address")];
-    output::list(json, &client.get(&["v1", "peers"], &[]).await?, &columns, "no peers are configured");
+    let columns = [
+        ("PEER", "id"),
+        ("CONNECTED", "connected"),
+        ("SESSIONS", "sessions"),
+        ("ADDRESS", "address"),
+    ];
+    output::list(
+        json,
+        &client.get(&["v1", "peers"], &[]).await?,
+        &columns,
+        "no peers are configured",
+    );
     Ok(())
 }
 
@@ -178,7 +234,11 @@ pub(super) async fn events(client: &Client, json: bool) -> anyhow::Result<()> {
 
 /// The data of one server-sent event; none for a comment that keeps the connection alive.
 fn data_of(event: &str) -> Option<String> {
-    let lines: Vec<&str> = event.lines().filter_map(|line| line.strip_prefix("data:")).map(|data| data.strip_prefix(' ').unwrap_or(data)).collect();
+    let lines: Vec<&str> = event
+        .lines()
+        .filter_map(|line| line.strip_prefix("data:"))
+        .map(|data| data.strip_prefix(' ').unwrap_or(data))
+        .collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
@@ -204,6 +264,9 @@ mod tests {
         assert_eq!(data_of("data:a\ndata: b\n\n").unwrap(), "a\nb");
         assert_eq!(data_of(":\n\n"), None);
         let line = told(r#"{"event":"escalated","obligation_id":"ob-1","at_ms":0,"retries":3}"#);
-        assert!(line.contains("  escalated  at_ms=1970-01-01T00:00:00Z  obligation_id=ob-1  retries=3"), "{line}");
+        assert!(
+            line.contains("  escalated  at_ms=1970-01-01T00:00:00Z  obligation_id=ob-1  retries=3"),
+            "{line}"
+        );
     }
 }

@@ -30,7 +30,10 @@ pub(super) async fn run(config: NodeConfig, json: bool) -> anyhow::Result<()> {
         let plan: FaultPlan = plan.parse().map_err(anyhow::Error::msg)?;
         tracing::warn!(?plan, "the store fails on purpose");
         let options = StoreOptions::default();
-        builder = builder.storage(Arc::new(FaultStore::new(FjallStore::open(&config.data_dir, &config.id, &options)?, plan)));
+        builder = builder.storage(Arc::new(FaultStore::new(
+            FjallStore::open(&config.data_dir, &config.id, &options)?,
+            plan,
+        )));
     }
     let mut node = builder.start().await?;
     let handle = node.handle();

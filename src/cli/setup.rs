@@ -58,6 +58,10 @@ pub(super) fn run(args: &InitArgs, json: bool) -> anyhow::Result<()> {
         output::line(&format!("  {}", file.display()));
     }
     output::line(&format!("start it:    abhyasa node --config {}", report.config.display()));
-    output::line(&format!("add another: abhyasa init DIR --ca {} --peer {}=HOST:PORT", report.ca.display(), report.id));
+    output::line(&format!(
+        "add another: abhyasa init DIR --ca {} --peer {}=HOST:PORT",
+        report.ca.display(),
+        report.id
+    ));
     Ok(())
 }

@@ -9,7 +9,8 @@ use abhyasa::config::{HostPort, NodeConfig};
 use abhyasa::demo::stage::{free_address, tune};
 use abhyasa::init::ca::DevCa;
 use abhyasa::init::{InitOptions, init};
-use abhyasa::node::{Builder, Node, NodeHandle};
+use abhyasa::node::{Builder, Node, NodeHandle, StartError};
+use abhyasa::store::StoreError;
 use proto::custodian::{Draft, Issued};
 use proto::id::{AgentId, GovernedKey, Kind, ObligationId};
 use proto::obligation::Obligation;
@@ -128,7 +129,14 @@ pub fn peer_toml(name: &str, at: Option<SocketAddr>) -> String {
 }
 
 pub async fn start(config: NodeConfig) -> Node {
-    let node = Builder::new(config).start().await.unwrap();
+    // A node that was stopped in this process leaves its port only when its last connection has
+    // drained, and its store when its last task is gone.
+    let node = eventually("the port and the store", async || match Builder::new(config.clone()).start().await {
+        Ok(node) => Some(node),
+        Err(StartError::Listen { .. } | StartError::Store(StoreError::Open { .. })) => None,
+        Err(error) => panic!("{error}"),
+    })
+    .await;
     ready(&node.handle()).await;
     node
 }

@@ -80,7 +80,7 @@ impl Checker {
                 breach("AB-3", format!("{id} was applied at a node it is not for"));
             }
             if entry.spec.admissible {
-                if entry.effects > 1 {
+                if entry.effects > entry.lives {
                     breach("AB-3", format!("{id} was applied {} times", entry.effects));
                 }
                 let noted = batch.ledger.get(&(agent.clone(), id.clone()));
@@ -97,7 +97,7 @@ impl Checker {
                 {
                     breach("DL-1", format!("{id} was applied after its deadline, and nobody is told"));
                 }
-            } else if entry.effects > starts {
+            } else if entry.effects > starts + entry.lives - 1 {
                 breach("AB-3", format!("best-effort {id} was applied {} times", entry.effects));
             }
         }

@@ -277,7 +277,9 @@ impl Checker {
                 breach("LE-1", format!("a ledger entry for {id} of {issuer}, which is not for this node"));
                 continue;
             };
-            if let Some(old) = entry.ledger {
+            // An id issued anew after its issuer and its receiver forgot it is another obligation.
+            let anew = std::mem::take(&mut entry.ledger_gone) && entry.lives > 1;
+            if let Some(old) = entry.ledger.filter(|_| !anew) {
                 breach("AB-3", format!("{id} was {old} in the ledger, and is {} again", ledger.status));
             }
             entry.ledger = Some(ledger.status);
@@ -303,8 +305,11 @@ impl Checker {
             }
         }
         for (issuer, id) in &batch.ledger_gone {
-            let entry = self.by_name.get(issuer).and_then(|n| self.nodes.get(*n)?.entries.get(id));
-            let kept_until = entry.and_then(|entry| entry.ledger_until.or(entry.deadline_at));
+            let entry = self.by_name.get(issuer).and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id));
+            let kept_until = entry.and_then(|entry| {
+                entry.ledger_gone = true;
+                entry.ledger_until.or(entry.deadline_at)
+            });
             if kept_until.is_none_or(|until| clock < until) {
                 breach("LE-1", format!("the ledger forgot {id} of {issuer} before its deadline and the skew"));
             }

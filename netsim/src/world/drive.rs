@@ -4,12 +4,14 @@
 use super::{Event, World};
 use crate::check::Class;
 use crate::node::{Fate, Flight};
+use crate::options::Sabotage;
 use proto::custody::Input;
 use proto::event::Event as CoreEvent;
 use proto::frame::Frame;
 use proto::limits::{BATCH_COUNT_MAX, FRAME_LEN_TARGET};
 use proto::record::ReconcileKind;
 use proto::step::{Output, SessionId, Step};
+use proto::store::Table;
 use proto::time::Time;
 
 impl World {
@@ -151,11 +153,18 @@ impl World {
 
     /// Makes a step's writes durable.
     pub(super) fn durable(&mut self, n: usize, clock: Time, sync: bool, step: Step) -> Vec<Output> {
-        let (now, checker) = (self.now, &mut self.checker);
+        let (now, checker, sabotage) = (self.now, &mut self.checker, self.options.sabotage);
         let Some(node) = self.nodes.get_mut(n) else { return Vec::new() };
         let store = &mut node.store;
         let outputs = step.commit(|writes| {
-            store.apply(writes, sync);
+            match sabotage {
+                Sabotage::Honest => store.apply(writes, sync),
+                Sabotage::LyingDisk => store.apply(writes, false),
+                Sabotage::NoLedger => {
+                    let kept = writes.iter().filter(|write| write.table != Table::Ledger);
+                    store.apply(&kept.cloned().collect::<Vec<_>>(), sync);
+                }
+            }
             checker.committed(now, n, clock, writes);
             Ok::<(), std::convert::Infallible>(())
         });

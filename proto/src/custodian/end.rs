@@ -47,10 +47,8 @@ impl Custodian {
         reference: u64,
         verdict: &Verdict<'_>,
     ) -> Result<Filed, ReadError> {
-        if let Some((num, bytes)) = self.land(session, reference) {
-            let obligation =
-                Obligation::decode(&bytes).map_err(|e| ReadError::damaged(Table::Pending, e))?;
-            return self.settle(ctx, settings, registry, num, &obligation, verdict);
+        if let Some(flying) = self.land(session, reference) {
+            return self.settle(ctx, settings, registry, flying.num, &flying.obligation, verdict);
         }
         let elsewhere = self.sessions.get_mut(&session).and_then(|session| session.elsewhere.remove(&reference));
         let Some(id) = elsewhere else { return Ok(None) };
@@ -153,7 +151,9 @@ impl Custodian {
     pub(super) fn end(&mut self, ctx: &mut Ctx<'_>, num: u64, obligation: &Obligation, terminal: Terminal, reason: Option<Reason>) {
         let Some(transfer) = self.transfers.remove(&num) else { return };
         self.alarms.remove(&(transfer.alarm(), num));
-        self.by_id.remove(&(super::id_hash(&obligation.id), num));
+        let hash = super::id_hash(&obligation.id);
+        self.by_id.remove(&(hash, num));
+        self.ended.insert(hash);
         if let Some(peer) = self.peers.get_mut(transfer.peer as usize) {
             peer.pending.remove(&num);
             peer.due.remove(&num);

@@ -13,6 +13,7 @@ use crate::step::Ctx;
 use crate::store::{ReadError, Table};
 use crate::time::Time;
 use crate::transfer::Transfer;
+use std::sync::Arc;
 
 /// An obligation to issue. What is left out comes from the kind's profile and the governed key.
 #[derive(Clone, Debug, PartialEq)]
@@ -176,7 +177,7 @@ impl Custodian {
         let mut superseded = None;
         let cell_at = cell_key(Role::Principal, &obligation.target, &obligation.kind, &judged.key);
         if judged.change.is_set() {
-            let cell = match ctx.get(Table::Cell, &cell_at)? {
+            let cell = match ctx.cell(&cell_at)? {
                 Some(bytes) => Some(Cell::decode(&bytes).map_err(|e| ReadError::damaged(Table::Cell, e))?),
                 None => None,
             };
@@ -254,7 +255,7 @@ impl Custodian {
         {
             self.coalesce(ctx, older, &obligation.id)?;
         }
-        self.offer(ctx, settings, num, Some(bytes))?;
+        self.offer(ctx, settings, num, Some((Arc::new(obligation), bytes)))?;
         Ok(Ok(issued))
     }
 
@@ -280,6 +281,9 @@ impl Custodian {
             let equal = pending.digest() == obligation.digest() && given(pending.sequence);
             let result = if equal { same(pending.deadline_at(), pending.sequence) } else { taken() };
             return Ok(Some(result));
+        }
+        if self.ended.rules_out(super::id_hash(&obligation.id)) {
+            return Ok(None);
         }
         let Some(bytes) = ctx.get(Table::Outcome, &bytes::Bytes::copy_from_slice(obligation.id.as_str().as_bytes()))? else {
             return Ok(None);

@@ -1,20 +1,42 @@
 //! Recovery: the pending set streams in from the store, while retries already run (AB-2).
 
-use super::Custodian;
+use super::{Custodian, ENDED_IDS_MAX, Recovery, bytes_hash};
 use crate::backoff::mix;
 use crate::obligation::Obligation;
-use crate::record::{Attempt, Pending, key_num, num_key};
+use crate::record::{Attempt, Pending, decode_keys, key_num, num_key};
 use crate::settings::Settings;
 use crate::step::Ctx;
 use crate::store::{ReadError, Table};
 use crate::time::Time;
 use crate::transfer::Transfer;
+use bytes::Bytes;
 use std::collections::BTreeMap;
 
+/// Log records read by one call.
+const ENDED_RECORDS_PER_CALL: usize = 256;
+
 impl Custodian {
-    /// Begins recovery at the oldest pending transfer.
-    pub(crate) const fn begin_recovery(&mut self) {
-        self.recovery = Some(0);
+    /// Begins recovery: first the ids that ended, then the pending set, oldest first.
+    pub(crate) fn begin_recovery(&mut self) {
+        self.recovery = Some(Recovery::Ended(Bytes::new()));
+    }
+
+    /// Remembers the ids of the outcomes that are kept.
+    fn recover_ended(&mut self, ctx: &Ctx<'_>, from: &Bytes) -> Result<Recovery, ReadError> {
+        let records = ctx.store.scan(Table::OutcomeLog, from, ENDED_RECORDS_PER_CALL)?;
+        let Some((last, _)) = records.last() else {
+            self.ended.complete = self.ended.hashes.len() <= ENDED_IDS_MAX;
+            return Ok(Recovery::Pending(0));
+        };
+        let mut next = last.to_vec();
+        next.push(0);
+        for (_, value) in &records {
+            let (_, ids) = decode_keys(value).map_err(|e| ReadError::damaged(Table::OutcomeLog, e))?;
+            for id in ids.iter().take((ENDED_IDS_MAX + 1).saturating_sub(self.ended.hashes.len())) {
+                self.ended.hashes.insert(bytes_hash(id));
+            }
+        }
+        Ok(Recovery::Ended(next.into()))
     }
 
     /// Whether the whole pending set is loaded.
@@ -27,7 +49,15 @@ impl Custodian {
     /// do not start at once.
     //= AB-2
     pub(crate) fn recover(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, limit: usize) -> Result<usize, ReadError> {
-        let Some(from) = self.recovery else { return Ok(0) };
+        let from = match &self.recovery {
+            None => return Ok(0),
+            Some(Recovery::Ended(from)) => {
+                let from = from.clone();
+                self.recovery = Some(self.recover_ended(ctx, &from)?);
+                return Ok(0);
+            }
+            Some(Recovery::Pending(from)) => *from,
+        };
         let records = ctx.store.scan(Table::Pending, &num_key(from), limit)?;
         let attempts: BTreeMap<u64, Attempt> = ctx
             .store
@@ -41,7 +71,7 @@ impl Custodian {
             let pending = Pending::decode(&value).map_err(|e| ReadError::damaged(Table::Pending, e))?;
             let obligation = Obligation::decode(&pending.obligation)
                 .map_err(|e| ReadError::damaged(Table::Pending, e))?;
-            self.recovery = Some(num + 1);
+            self.recovery = Some(Recovery::Pending(num + 1));
             if self.transfers.contains_key(&num) {
                 continue;
             }

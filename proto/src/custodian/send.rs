@@ -1,14 +1,15 @@
 //! Sessions, windows and offers.
 
-use super::{Custodian, ELSEWHERE_PER_SESSION_MAX, Session, WORK_PER_INPUT_MAX};
+use super::{Custodian, ELSEWHERE_PER_SESSION_MAX, Flying, Session, WORK_PER_INPUT_MAX};
 use crate::frame::RefuseCode;
 use crate::id::{AgentId, ObligationId};
 use crate::obligation::Obligation;
 use crate::settings::Settings;
 use crate::step::{Ctx, SessionId};
-use crate::store::ReadError;
+use crate::store::{ReadError, Table};
 use bytes::Bytes;
 use std::ops::Bound;
+use std::sync::Arc;
 
 impl Custodian {
     /// A session with `peer` is up: offers go to it from now on, and the current attempt of every
@@ -65,24 +66,28 @@ impl Custodian {
         ctx: &mut Ctx<'_>,
         settings: &Settings,
         num: u64,
-        bytes: Option<Bytes>,
+        loaded: Option<(Arc<Obligation>, Bytes)>,
     ) -> Result<(), ReadError> {
         let Some(transfer) = self.transfers.get(&num) else { return Ok(()) };
         let index = transfer.peer;
         let Some(id) = self.peers.get(index as usize).and_then(|peer| peer.sessions.last().copied()) else {
             return Ok(()); // away: the sweep of its next session repeats this attempt
         };
-        let bytes = match bytes {
-            Some(bytes) => bytes,
-            None => self.load_bytes(ctx, num)?,
+        let (obligation, bytes) = match loaded {
+            Some(loaded) => loaded,
+            None => {
+                let bytes = self.load_bytes(ctx, num)?;
+                let obligation = Obligation::decode(&bytes)
+                    .map_err(|error| ReadError::damaged(Table::Pending, error))?;
+                (Arc::new(obligation), bytes)
+            }
         };
         // The older offer of the same transfer, if any, gives its place in the window up; an ack
         // of it still counts.
         if let Some((session, reference)) = self.transfers.get(&num).and_then(|transfer| transfer.sent)
-            && let Some((_, older)) = self.land(session, reference)
-            && let Ok(obligation) = Obligation::decode(&older)
+            && self.land(session, reference).is_some()
         {
-            self.remember(session, reference, obligation.id);
+            self.remember(session, reference, obligation.id.clone());
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let full = session.in_flight.len() >= session.window
@@ -97,7 +102,7 @@ impl Custodian {
         let reference = session.next_ref;
         session.next_ref += 1;
         session.in_flight_bytes += bytes.len();
-        session.in_flight.insert(reference, (num, bytes.clone()));
+        session.in_flight.insert(reference, Flying { num, obligation, bytes: bytes.clone() });
         ctx.step.offer(id, reference, bytes);
         if let Some(transfer) = self.transfers.get_mut(&num) {
             transfer.sent = Some((id, reference));
@@ -106,10 +111,10 @@ impl Custodian {
     }
 
     /// Takes an offer out of its session's window.
-    pub(super) fn land(&mut self, session: SessionId, reference: u64) -> Option<(u64, Bytes)> {
+    pub(super) fn land(&mut self, session: SessionId, reference: u64) -> Option<Flying> {
         let session = self.sessions.get_mut(&session)?;
         let landed = session.in_flight.remove(&reference)?;
-        session.in_flight_bytes = session.in_flight_bytes.saturating_sub(landed.1.len());
+        session.in_flight_bytes = session.in_flight_bytes.saturating_sub(landed.bytes.len());
         self.hungry.insert(session.peer);
         Some(landed)
     }
@@ -167,7 +172,7 @@ impl Custodian {
         let mut count = 0;
         for (first, last) in refs {
             let Some(found) = self.sessions.get(&session) else { break };
-            let nums: Vec<(u64, u64)> = found.in_flight.range(first..=last).map(|(r, (num, _))| (*r, *num)).collect();
+            let nums: Vec<(u64, u64)> = found.in_flight.range(first..=last).map(|(r, flying)| (*r, flying.num)).collect();
             for (reference, num) in nums {
                 self.land(session, reference);
                 let not_before = ctx.now.after_ms(retry_after_ms);

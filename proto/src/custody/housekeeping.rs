@@ -105,16 +105,17 @@ impl Counters {
         }
     }
 
-    /// Forgets ledger entries whose obligations can no longer be applied, intents nobody can act
+    /// Gives the ids whose outcomes went. Forgets ledger entries whose obligations can no longer be applied, intents nobody can act
     /// on any more, and old outcomes. Looks again only when the last pruning is durable, since it
     /// reads the store.
-    pub(super) fn prune(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, receiver: &Receiver) -> Result<(), ReadError> {
+    pub(super) fn prune(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, receiver: &Receiver) -> Result<Vec<Bytes>, ReadError> {
+        let mut forgotten = Vec::new();
         if self.prune_at.is_none_or(|at| ctx.now < at) || self.pruning.is_some() {
-            return Ok(());
+            return Ok(forgotten);
         }
         let mut left = PRUNE_KEYS_MAX;
         let ledger_next = Self::prune_ledger(ctx, receiver, &mut left)?;
-        let outcomes_next = self.prune_outcomes(ctx, settings, &mut left)?;
+        let outcomes_next = self.prune_outcomes(ctx, settings, &mut left, &mut forgotten)?;
         let later = ctx.now.after_ms(PRUNE_EVERY_MS);
         self.prune_at = if left == 0 {
             Some(ctx.now)
@@ -124,7 +125,7 @@ impl Counters {
         if left < PRUNE_KEYS_MAX {
             self.pruning = Some(ctx.staging.open_generation());
         }
-        Ok(())
+        Ok(forgotten)
     }
 
     /// The commit of this generation is durable.
@@ -163,7 +164,7 @@ impl Counters {
         Ok(None)
     }
 
-    fn prune_outcomes(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, left: &mut usize) -> Result<Option<Time>, ReadError> {
+    fn prune_outcomes(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, left: &mut usize, forgotten: &mut Vec<Bytes>) -> Result<Option<Time>, ReadError> {
         let over = self.outcomes_total - self.outcomes_pruned.min(self.outcomes_total) > settings.outcomes_max;
         for (key, value) in first_then_more(ctx, Table::OutcomeLog, |key| {
             over || Time::from_ms(key_num(key).unwrap_or(0)).after_ms(settings.outcome_retention_ms) <= ctx.now
@@ -181,7 +182,9 @@ impl Counters {
             *left = left.saturating_sub(ids.len().max(1));
             self.outcomes_pruned += ids.len() as u64;
             for id in ids {
-                Self::prune_outcome(ctx, id)?;
+                if Self::prune_outcome(ctx, &id)? {
+                    forgotten.push(id);
+                }
             }
             ctx.remove(Table::OutcomeLog, key);
         }
@@ -189,9 +192,9 @@ impl Counters {
     }
 
     /// Removes an outcome, and its escalation if the principal has seen it. One nobody has seen
-    /// stays, with its outcome, however old.
-    fn prune_outcome(ctx: &mut Ctx<'_>, id: Bytes) -> Result<(), ReadError> {
-        let outcome = ctx.get(Table::Outcome, &id)?.and_then(|bytes| Outcome::decode(&bytes).ok());
+    /// stays, with its outcome, however old. Returns whether it went.
+    fn prune_outcome(ctx: &mut Ctx<'_>, id: &Bytes) -> Result<bool, ReadError> {
+        let outcome = ctx.get(Table::Outcome, id)?.and_then(|bytes| Outcome::decode(&bytes).ok());
         if let Some(outcome) = outcome.filter(|outcome| outcome.terminal == Terminal::Escalated) {
             let key = num_key(outcome.num);
             let escalation = ctx.get(Table::Escalation, &key)?;
@@ -199,12 +202,12 @@ impl Counters {
             if let Some(escalation) = escalation.filter(|escalation| escalation.acknowledged_at_ms.is_none()) {
                 let escalation = Escalation { outlived: true, ..escalation };
                 ctx.put(Table::Escalation, key, to_json(&escalation));
-                return Ok(());
+                return Ok(false);
             }
             ctx.remove(Table::Escalation, key);
         }
-        ctx.remove(Table::Outcome, id);
-        Ok(())
+        ctx.remove(Table::Outcome, id.clone());
+        Ok(true)
     }
 }
 

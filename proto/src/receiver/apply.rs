@@ -9,12 +9,12 @@ use crate::step::Ctx;
 use crate::store::{ReadError, Table};
 
 fn cell(
-    ctx: &Ctx<'_>,
+    ctx: &mut Ctx<'_>,
     principal: &AgentId,
     obligation: &Obligation,
     judged: &Judgement,
 ) -> Result<Option<Cell>, ReadError> {
-    match ctx.get(Table::Cell, &cell_key(Role::Receiver, principal, &obligation.kind, &judged.key))? {
+    match ctx.cell(&cell_key(Role::Receiver, principal, &obligation.kind, &judged.key))? {
         Some(bytes) => Cell::decode(&bytes).map(Some).map_err(|error| ReadError::damaged(Table::Cell, error)),
         None => Ok(None),
     }
@@ -26,7 +26,7 @@ fn cell(
 /// a grant never overrides state that has one.
 //= SG-2
 pub(super) fn superseded(
-    ctx: &Ctx<'_>,
+    ctx: &mut Ctx<'_>,
     principal: &AgentId,
     obligation: &Obligation,
     judged: &Judgement,

@@ -1,0 +1,470 @@
+//! Each checker is fed a broken history and must fire: one that never does proves nothing.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod common;
+
+use bytes::Bytes;
+use common::*;
+use netsim::check::{Bounds, Checker, Class, LastLook, Spec};
+use netsim::{Mode, Options, Sabotage, SimStore, Solo, run};
+use proto::ack::{AckRun, AckStatus, RefRange};
+use proto::backoff::Backoff;
+use proto::custody::Custody;
+use proto::event::Event;
+use proto::id::{GovernedKey, Kind};
+use proto::obligation::Obligation;
+use proto::polarity::{Change, Registry};
+use proto::profile::OnDecline;
+use proto::record::{
+    Attempt, Cell, CellValue, Escalation, EscalationReason, Ledger, Outcome, Pending, Reconcile,
+    ReconcileKind, Role, Terminal, cell_key, issued_key, num_key,
+};
+use proto::step::{Output, SessionId, Ticket};
+use proto::store::{Table, Write};
+use proto::time::Time;
+use proto::weight::Weight;
+
+const T0: u64 = 1_000_000;
+const A: usize = 0;
+const B: usize = 1;
+
+/// A history being written: node `a` issues to node `b`.
+struct History {
+    checker: Checker,
+}
+
+fn put(table: Table, key: Bytes, value: Bytes) -> Write {
+    Write { table, key, value: Some(value) }
+}
+
+fn remove(table: Table, key: Bytes) -> Write {
+    Write { table, key, value: None }
+}
+
+fn weight(units: f64) -> CellValue {
+    CellValue::Weight(Weight::from_f64(units).unwrap())
+}
+
+fn obligation(id: &'static str) -> Obligation {
+    Offered::belief(id, T0, -0.25).to("b")
+}
+
+fn pending_of(obligation: &Obligation) -> Bytes {
+    let backoff = Backoff { base_ms: 1, cap_ms: 1, jitter_permille: 0 };
+    Pending { backoff, on_decline: OnDecline::Apply, obligation: obligation.encode() }.encode()
+}
+
+fn pending(num: u64, id: &'static str) -> Write {
+    put(Table::Pending, num_key(num), pending_of(&obligation(id)))
+}
+
+fn outcome(num: u64, id: &str, terminal: Terminal, at: u64) -> [Write; 2] {
+    let outcome = Outcome {
+        terminal,
+        num,
+        kind: Kind::new(BELIEF).unwrap(),
+        target: agent("b"),
+        at: Time::from_ms(at),
+        created_at: Time::from_ms(T0),
+        deadline_at: Time::from_ms(T0 + 60_000),
+        retries: 0,
+        sequence: None,
+        digest: 0,
+        reason: None,
+        late_applied_at: None,
+    };
+    [
+        put(Table::Outcome, Bytes::copy_from_slice(id.as_bytes()), outcome.encode()),
+        remove(Table::Pending, num_key(num)),
+    ]
+}
+
+fn cell(role: Role, id: &str, kind: &str, value: CellValue, sequence: Option<u64>) -> Write {
+    let who = if role == Role::Principal { "b" } else { "a" };
+    let key = GovernedKey::new(if kind == BELIEF { "route" } else { "calendar" }).unwrap();
+    let at = cell_key(role, &agent(who), &Kind::new(kind).unwrap(), &key);
+    let cell = Cell { value, sequence, obligation_id: oid(id), num: 0, at: Time::from_ms(T0) };
+    put(Table::Cell, at, cell.encode())
+}
+
+fn effect(id: &str, units: f64) -> Write {
+    cell(Role::Receiver, id, BELIEF, weight(units), None)
+}
+
+fn ledger(id: &str, status: AckStatus) -> Write {
+    let deadline_at = Time::from_ms(T0 + 60_000);
+    let ledger = Ledger { status, acked_at: Time::from_ms(T0), deadline_at, digest: 0, reason: None };
+    put(Table::Ledger, issued_key(&agent("a"), &oid(id)), ledger.encode())
+}
+
+fn escalation(num: u64, id: &'static str, applied: bool) -> Write {
+    let judged = Registry::default().judge(&obligation(id)).unwrap();
+    let item = Escalation {
+        obligation_id: oid(id),
+        kind: Kind::new(BELIEF).unwrap(),
+        target: agent("b"),
+        reason: EscalationReason::Unreachable,
+        at_ms: T0 + 60_000,
+        deadline_at_ms: T0 + 60_000,
+        retries: 0,
+        safe_action: judged.safe_action(&obligation(id), "test").unwrap(),
+        safe_action_applied: applied,
+        acknowledged_at_ms: None,
+        outlived: false,
+    };
+    put(Table::Escalation, num_key(num), serde_json::to_vec(&item).unwrap().into())
+}
+
+fn late_item(number: u64, id: &str) -> Write {
+    let item = Reconcile {
+        kind: ReconcileKind::LateApplied,
+        obligation_id: oid(id),
+        agent: agent("b"),
+        at_ms: T0,
+        detail: String::new(),
+        safe_action: None,
+        resolution: None,
+        resolved_at_ms: None,
+    };
+    put(Table::Reconcile, num_key(number), serde_json::to_vec(&item).unwrap().into())
+}
+
+impl History {
+    fn new() -> Self {
+        let bounds = Bounds {
+            skew_ms: 500,
+            weights: Options::weights(),
+            late_ms_max: 1_000,
+            settle_ms_max: 5_000,
+            prompt: true,
+            retention_ms: 1_000_000,
+            outcomes_max: 10,
+            outcomes_slack: 0,
+        };
+        let mut checker = Checker::new(bounds, [agent("a"), agent("b")]);
+        checker.up(T0, A);
+        checker.up(T0, B);
+        let mut history = Self { checker };
+        for id in ["c-1", "c-2"] {
+            history.asks(id, true, false, Change::Weight { delta: Weight::from_f64(-0.25).unwrap() });
+        }
+        history
+    }
+
+    fn asks(&mut self, id: &str, admissible: bool, external: bool, change: Change) {
+        let key = GovernedKey::new("route").unwrap();
+        self.checker.asked(Spec { issuer: A, id: oid(id), target: B, key, change, admissible, external });
+    }
+
+    fn commit(mut self, node: usize, at: u64, writes: impl IntoIterator<Item = Write>) -> Self {
+        let writes: Vec<Write> = writes.into_iter().collect();
+        self.checker.committed(at, node, Time::from_ms(at), &writes);
+        self
+    }
+
+    fn release(mut self, node: usize, at: u64, output: &Output) -> Self {
+        self.checker.released(at, node, output);
+        self
+    }
+
+    /// `c-1` issued, and applied at `b`.
+    fn applied() -> Self {
+        Self::new().commit(A, T0, [pending(1, "c-1")]).commit(B, T0 + 10, [effect("c-1", 0.25), ledger("c-1", AckStatus::Applied)])
+    }
+
+    /// `c-1` escalated at its deadline, as it should be.
+    fn escalated() -> Self {
+        let safe = cell(Role::Principal, "c-1", BELIEF, weight(0.25), None);
+        let writes = outcome(1, "c-1", Terminal::Escalated, T0 + 60_000).into_iter().chain([safe, escalation(1, "c-1", true)]);
+        Self::new().commit(A, T0, [pending(1, "c-1")]).commit(A, T0 + 60_000, writes)
+    }
+
+    #[track_caller]
+    fn fires(self, rule: &str) {
+        let broken = self.checker.violations();
+        assert!(broken.iter().any(|violation| violation.rule == rule), "{rule} did not fire: {broken:?}");
+    }
+
+    #[track_caller]
+    fn holds(self) -> Self {
+        assert!(self.checker.violations().is_empty(), "{:?}", self.checker.violations());
+        self
+    }
+}
+
+fn offers_of(items: &[Obligation]) -> Output {
+    let items = items.iter().map(Obligation::encode).collect();
+    Output::Offers { session: SessionId(2), first_ref: 0, items }
+}
+
+fn ack_of(status: AckStatus) -> Output {
+    let refs = vec![RefRange { first: 0, count: 1 }];
+    let runs = vec![AckRun { status, acked_at: Time::from_ms(T0), reason: None, refs }];
+    Output::AckRuns { session: SessionId(3), runs }
+}
+
+#[test]
+fn right_histories_hold() {
+    History::applied().commit(A, T0 + 20, outcome(1, "c-1", Terminal::Applied, T0 + 20)).holds();
+    History::escalated().holds();
+}
+
+#[test]
+fn custody_of_the_inadmissible_fires() {
+    let mut history = History::new();
+    history.asks("c-3", false, false, Change::Weight { delta: Weight::ZERO });
+    history.commit(A, T0, [pending(1, "c-3")]).fires("AC-1");
+    let mut history = History::new();
+    history.asks("c-3", false, false, Change::Weight { delta: Weight::ZERO });
+    history.commit(A, T0, [escalation(1, "c-3", false)]).fires("AC-1");
+    let item = Output::BestEffort { peer: agent("b"), items: vec![obligation("c-1").encode()] };
+    History::new().release(A, T0, &item).fires("AC-1");
+}
+
+#[test]
+fn a_second_transfer_or_a_moved_deadline_fires() {
+    let history = || History::new().commit(A, T0, [pending(1, "c-1")]).holds();
+    history().commit(A, T0 + 1, [pending(2, "c-1")]).fires("AB-1");
+    let moved = Obligation { deadline_seconds: 61, ..obligation("c-1") };
+    history().commit(A, T0 + 1, [put(Table::Pending, num_key(1), pending_of(&moved))]).fires("AB-2");
+}
+
+#[test]
+fn a_revocation_that_does_not_withhold_at_issue_fires() {
+    let mut history = History::new();
+    history.asks("r-1", true, false, Change::Authorization { granted: false });
+    let item = pending_of(&Offered::new("r-1", T0).sequence(1).to("b"));
+    history.commit(A, T0, [put(Table::Pending, num_key(1), item)]).fires("AB-1");
+}
+
+#[test]
+fn a_refilled_or_overdrawn_budget_fires() {
+    let attempt = |retries| put(Table::Attempt, num_key(1), Attempt { retries, deferred: false }.encode());
+    let history = || History::new().commit(A, T0, [pending(1, "c-1")]).commit(A, T0, [attempt(3)]).holds();
+    history().commit(A, T0 + 1, [attempt(2)]).fires("AB-2");
+    history().commit(A, T0 + 1, [attempt(16)]).fires("AB-2");
+    let mut history = history();
+    for _ in 0..17 {
+        history = history.release(A, T0, &offers_of(&[obligation("c-1")]));
+    }
+    history.checker.finish(T0, &[]);
+    history.fires("AB-2");
+}
+
+#[test]
+fn a_second_effect_fires() {
+    History::applied().holds().commit(B, T0 + 20, [effect("c-1", 0.0)]).fires("AB-3");
+    let again = [effect("c-1", 0.0), ledger("c-1", AckStatus::Applied)];
+    History::applied().commit(B, T0 + 20, again).fires("AB-3");
+    let wrong = [effect("c-1", 0.3), ledger("c-1", AckStatus::Applied)];
+    History::new().commit(A, T0, [pending(1, "c-1")]).commit(B, T0, wrong).fires("AB-3");
+    let mut history = History::new();
+    history.asks("x", true, true, Change::Weight { delta: Weight::ZERO });
+    history.checker.called(T0, B, A, &oid("x"), Time::from_ms(T0));
+    history.checker.called(T0, B, A, &oid("x"), Time::from_ms(T0));
+    history.fires("AB-3");
+}
+
+#[test]
+fn an_effect_without_ledger_or_a_ledger_without_effect_fires() {
+    let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
+    history().commit(B, T0, [effect("c-1", 0.25)]).fires("LE-1");
+    history().commit(B, T0, [ledger("c-1", AckStatus::Applied)]).fires("LE-1");
+    let forgotten = [remove(Table::Ledger, issued_key(&agent("a"), &oid("c-1")))];
+    History::applied().commit(B, T0 + 60_499, forgotten.clone()).fires("LE-1");
+    History::applied().commit(B, T0 + 60_500, forgotten).holds();
+}
+
+#[test]
+fn an_effect_near_or_past_the_deadline_fires() {
+    let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
+    let writes = || [effect("c-1", 0.25), ledger("c-1", AckStatus::Applied)];
+    history().commit(B, T0 + 59_499, writes()).holds();
+    history().commit(B, T0 + 59_500, writes()).fires("DL-1");
+    let mut history = History::new();
+    history.asks("x", true, true, Change::Weight { delta: Weight::ZERO });
+    let mut history = history.commit(A, T0, [put(Table::Pending, num_key(1), pending_of(&obligation("x")))]);
+    history.checker.called(T0 + 60_000, B, A, &oid("x"), Time::from_ms(T0 + 60_000));
+    history.commit(B, T0 + 60_001, [ledger("x", AckStatus::Applied)]).fires("DL-1");
+}
+
+#[test]
+fn an_ending_that_says_otherwise_than_the_receiver_fires() {
+    let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
+    history().commit(A, T0 + 1, outcome(1, "c-1", Terminal::Applied, T0 + 1)).fires("AB-3");
+    History::applied().commit(A, T0 + 20, outcome(1, "c-1", Terminal::Declined, T0 + 20)).fires("DC-1");
+    let mut history = History::new();
+    history.asks("x", true, true, Change::Weight { delta: Weight::ZERO });
+    history.checker.called(T0, B, A, &oid("x"), Time::from_ms(T0));
+    history.commit(B, T0, [ledger("x", AckStatus::Declined)]).fires("DC-1");
+}
+
+#[test]
+fn a_transfer_that_vanishes_or_never_ends_fires() {
+    let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
+    history().commit(A, T0 + 1, [remove(Table::Pending, num_key(1))]).fires("deliver-or-report");
+    let mut history = history();
+    history.checker.finish(T0 + 100_000, &[]);
+    let broken = history.checker.violations();
+    assert_eq!((broken[0].rule, broken[0].class), ("deliver-or-report", Class::Liveness));
+}
+
+#[test]
+fn an_escalation_that_is_missing_early_double_or_late_fires() {
+    let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
+    let deadline = T0 + 60_000;
+    history().commit(A, deadline, outcome(1, "c-1", Terminal::Escalated, deadline)).fires("AB-4");
+    let early = outcome(1, "c-1", Terminal::Escalated, deadline - 1).into_iter().chain([escalation(1, "c-1", false)]);
+    history().commit(A, deadline - 1, early).fires("AB-4");
+    History::escalated().commit(A, deadline + 1, [escalation(2, "c-1", false)]).fires("AB-4");
+    let late = outcome(1, "c-1", Terminal::Escalated, deadline + 2_000).into_iter().chain([escalation(1, "c-1", false)]);
+    let history = history().commit(A, deadline + 2_000, late);
+    assert_eq!(history.checker.violations()[0].class, Class::Liveness);
+    history.fires("AB-4");
+}
+
+#[test]
+fn a_safe_action_that_is_missing_or_applied_twice_fires() {
+    let deadline = T0 + 60_000;
+    let claimed = outcome(1, "c-1", Terminal::Escalated, deadline).into_iter().chain([escalation(1, "c-1", true)]);
+    History::new().commit(A, T0, [pending(1, "c-1")]).commit(A, deadline, claimed).fires("AB-4");
+    let again = cell(Role::Principal, "c-1", BELIEF, weight(0.0), None);
+    History::escalated().commit(A, deadline + 1, [again]).fires("AB-4");
+}
+
+#[test]
+fn a_terminal_that_changes_or_reopens_fires() {
+    let ended = || History::applied().commit(A, T0 + 20, outcome(1, "c-1", Terminal::Applied, T0 + 20)).holds();
+    ended().commit(A, T0 + 30, outcome(1, "c-1", Terminal::Declined, T0 + 30)).fires("TS-1");
+    ended().commit(A, T0 + 30, [pending(2, "c-1")]).fires("TS-1");
+    ended().commit(A, T0 + 30, [late_item(1, "c-1")]).fires("TS-1");
+    let late = History::escalated().commit(A, T0 + 70_000, [late_item(1, "c-1")]).holds();
+    late.commit(A, T0 + 70_001, [late_item(2, "c-1")]).fires("TS-1");
+}
+
+#[test]
+fn a_guard_that_lets_older_decisions_through_fires() {
+    let withheld = CellValue::Authorization { granted: false };
+    for (role, node, rule) in [(Role::Principal, A, "SG-1"), (Role::Receiver, B, "SG-2")] {
+        let history = || {
+            let mut history = History::new();
+            for id in ["r-1", "r-2"] {
+                history.asks(id, true, false, Change::Authorization { granted: false });
+            }
+            history.commit(node, T0, [cell(role, "r-2", CONSENT, withheld, Some(5))])
+        };
+        history().commit(node, T0 + 1, [cell(role, "r-1", CONSENT, withheld, Some(4))]).fires(rule);
+        history().commit(node, T0 + 1, [cell(role, "r-1", CONSENT, withheld, Some(5))]).fires(rule);
+        let granted = CellValue::Authorization { granted: true };
+        history().commit(node, T0 + 1, [cell(role, "r-1", CONSENT, granted, Some(6))]).fires(rule);
+    }
+}
+
+#[test]
+fn what_is_visible_before_it_is_durable_fires() {
+    History::new().release(A, T0, &offers_of(&[obligation("c-1")])).fires("PS-1");
+    let mut history = History::new().commit(A, T0, [pending(1, "c-1")]);
+    history.checker.offered(B, A, SessionId(3), 0, &[obligation("c-1").encode()]);
+    history.release(B, T0, &ack_of(AckStatus::Applied)).fires("PS-1");
+    let mut history = History::applied();
+    history.checker.offered(B, A, SessionId(3), 0, &[obligation("c-1").encode()]);
+    let history = history.release(B, T0, &ack_of(AckStatus::Applied)).holds();
+    history.release(B, T0, &ack_of(AckStatus::Declined)).fires("PS-1");
+    let mut history = History::new().commit(A, T0, [pending(1, "c-1")]);
+    history.checker.attested(T0, A, &Event::Attested { obligation_id: oid("c-1"), target: agent("b") });
+    history.fires("PS-1");
+    let told = Event::Terminal {
+        obligation_id: oid("c-1"),
+        kind: Kind::new(BELIEF).unwrap(),
+        target: agent("b"),
+        outcome: Terminal::Applied,
+        reason: None,
+        retries: 0,
+        took_ms: 1,
+    };
+    History::applied().release(A, T0, &Output::Event(told)).fires("PS-1");
+    let decide = Output::Decide { issuer: agent("a"), obligation: obligation("c-1").encode(), in_doubt: false };
+    History::new().release(B, T0, &decide).fires("PS-1");
+    let issued = proto::custodian::Issued {
+        obligation_id: oid("c-1"),
+        custody: true,
+        deadline_at_ms: T0,
+        sequence: None,
+        existing: false,
+    };
+    History::new().release(A, T0, &Output::Issued { ticket: Ticket(1), results: vec![Ok(issued)] }).fires("AB-1");
+}
+
+#[test]
+fn an_ack_of_what_was_never_offered_fires() {
+    History::new().release(B, T0, &ack_of(AckStatus::Applied)).fires("AB-3");
+}
+
+#[test]
+fn damaged_records_fire() {
+    History::new().commit(A, T0, [put(Table::Pending, num_key(1), Bytes::from_static(b"\xff"))]).fires("WR-1");
+}
+
+#[test]
+fn what_does_not_converge_after_healing_fires() {
+    let mut history = History::new().commit(A, T0, [pending(1, "c-1")]);
+    history.checker.healed(T0 + 1_000);
+    let mut history = history
+        .commit(B, T0 + 9_000, [effect("c-1", 0.25), ledger("c-1", AckStatus::Applied)])
+        .commit(A, T0 + 9_000, outcome(1, "c-1", Terminal::Applied, T0 + 9_000))
+        .holds();
+    history.checker.finish(T0 + 10_000, &[]);
+    history.fires("converges");
+}
+
+const fn look<'a>(custody: &'a Custody, store: &'a SimStore, forgotten: bool) -> LastLook<'a> {
+    LastLook { custody, store, forgotten }
+}
+
+#[test]
+fn what_is_left_behind_fires() {
+    let mut solo = custodian(&Options::quiet(1));
+    let empty = SimStore::default();
+    let mut history = History::new();
+    history.checker.finish(T0, &[look(&solo.custody, &empty, true)]);
+    let mut history = history.holds();
+    drop(solo.step([issue([revoke("r-1")])])); // pending and staged, never committed
+    history.checker.finish(T0, &[look(&solo.custody, &empty, false)]);
+    let broken = history.checker.violations();
+    assert!(broken.iter().all(|violation| violation.rule == "BD-1"));
+    let details: Vec<&str> = broken.iter().map(|violation| violation.detail.as_str()).collect();
+    assert!(details.iter().any(|detail| detail.contains("pending in memory")), "{details:?}");
+    assert!(details.iter().any(|detail| detail.contains("staged")), "{details:?}");
+    for write in [
+        put(Table::Attempt, num_key(1), Attempt::default().encode()),
+        ledger("c-1", AckStatus::Applied),
+        put(Table::Intent, issued_key(&agent("a"), &oid("c-1")), Bytes::from_static(b"\x80")),
+    ] {
+        let mut store = SimStore::default();
+        store.apply(&[write], true);
+        let solo = Solo::new(Options::quiet(1).settings(0).unwrap());
+        let mut history = History::new();
+        history.checker.finish(T0, &[look(&solo.custody, &store, true)]);
+        history.fires("BD-1");
+    }
+    let mut store = SimStore::default();
+    for n in 0..11u64 {
+        store.apply(&[put(Table::Outcome, num_key(n), Bytes::new())], true);
+    }
+    let solo = Solo::new(Options::quiet(1).settings(0).unwrap());
+    let mut history = History::new();
+    history.checker.finish(T0, &[look(&solo.custody, &store, true)]);
+    history.fires("BD-1");
+}
+
+/// Whole runs on a disk that breaks its word: under the same faults the promises must break.
+#[test]
+fn a_disk_that_breaks_its_word_breaks_promises() {
+    for sabotage in [Sabotage::LyingDisk, Sabotage::NoLedger] {
+        let broken = (0..30)
+            .map(|seed| Options { sabotage, mode: Mode::Datagrams, crashes: 6, ..Options::swarm(seed, 40) })
+            .filter(|options| run(options).worst() == Some(Class::Safety))
+            .count();
+        assert!(broken > 10, "{sabotage:?}: {broken} of 30 runs noticed");
+    }
+}
