@@ -46,6 +46,7 @@ pub(crate) enum Call {
 /// Why the driver ended. Each ends the process (CR-1).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+//= CR-1
 pub enum DriverError {
     /// A commit failed.
     #[error(transparent)]

@@ -401,7 +401,11 @@ impl Node {
     ///
     /// # Errors
     /// [`DriverError`]: the process must end (CR-1).
+    //= CR-1
     pub async fn failed(&mut self) -> Result<(), DriverError> {
+        if self.ended.is_terminated() {
+            return Ok(()); // told before
+        }
         (&mut self.ended).await.unwrap_or(Ok(()))
     }
 
@@ -413,12 +417,25 @@ impl Node {
         let Self { handle, endpoint, mut tasks, ended } = self;
         handle.shared.stopping.store(true, Ordering::SeqCst);
         let _ = handle.calls.send(Call::Stop).await;
-        let result = ended.await.unwrap_or(Ok(()));
+        let result = if ended.is_terminated() { Ok(()) } else { ended.await.unwrap_or(Ok(())) };
         endpoint.close(0u32.into(), b"stopping");
         // Let the close frames go out; peers would notice anyway, later.
         let _ = tokio::time::timeout(Duration::from_millis(500), endpoint.wait_idle()).await;
         tasks.shutdown().await;
         result
+    }
+}
+
+/// A hung bell, taken down also when its waiter gives up.
+struct Bell<'a> {
+    router: &'a Router,
+    id: &'a ObligationId,
+    bell: Arc<tokio::sync::Notify>,
+}
+
+impl Drop for Bell<'_> {
+    fn drop(&mut self) {
+        self.router.drop_bell(self.id, &self.bell);
     }
 }
 
@@ -467,15 +484,14 @@ impl NodeHandle {
     /// # Errors
     /// [`NodeError::Stopping`] if the store cannot be read any more.
     pub async fn wait(&self, id: &ObligationId, timeout: Duration) -> Result<Option<Outcome>, NodeError> {
-        let bell = self.router.terminal_bell(id);
+        let bell = Bell { router: &self.router, id, bell: self.router.terminal_bell(id) };
         // Looked up after the bell is hung, so that no end falls between.
-        let mut outcome = self.outcome(id)?;
-        if outcome.is_none() {
-            let _ = tokio::time::timeout(timeout, bell.notified()).await;
-            outcome = self.outcome(id)?;
+        let outcome = self.outcome(id)?;
+        if outcome.is_some() {
+            return Ok(outcome);
         }
-        self.router.drop_bell(id, &bell);
-        Ok(outcome)
+        let _ = tokio::time::timeout(timeout, bell.bell.notified()).await;
+        self.outcome(id)
     }
 
     /// The terminal outcome of an id, if its transfer ended.

@@ -33,10 +33,8 @@ async fn open(config: &NodeConfig) -> FjallStore {
 
 async fn start_faulty(config: NodeConfig, plan: &str) -> Node {
     let plan: FaultPlan = plan.parse().unwrap();
-    let storage = Arc::new(FaultStore::new(open(&config).await, plan));
-    let node = Builder::new(config).storage(storage).start().await.unwrap();
-    ready(&node.handle()).await;
-    node
+    let storage = async || Some(Arc::new(FaultStore::new(open(&config).await, plan)) as Arc<dyn Storage>);
+    start_on(&config, storage).await
 }
 
 fn step(n: u64) -> proto::custodian::Draft {
@@ -69,7 +67,8 @@ async fn custodian_fails(fault: &str, point: u64) {
     }
     let error = tokio::time::timeout(PATIENCE, a.failed()).await.expect("the node ends").expect_err("by its store");
     assert!(error.to_string().contains("injected"), "{plan}: {error}");
-    drop((alice, a));
+    drop(alice);
+    a.stop().await.unwrap();
     let a = start(config).await;
     let alice = a.handle();
     for name in &taken {
@@ -100,7 +99,7 @@ async fn receiver_fails(fault: &str, point: u64) {
     }
     let error = tokio::time::timeout(PATIENCE, b.failed()).await.expect("the node ends").expect_err("by its store");
     assert!(error.to_string().contains("injected"), "{plan}: {error}");
-    drop(b);
+    b.stop().await.unwrap();
     let store = open(&config).await;
     for n in 0..COUNT {
         let name = format!("w{n}");
@@ -309,6 +308,8 @@ async fn ps1_no_issue_is_answered_and_no_offer_leaves_before_its_commit_has_retu
     let handle = node.handle();
     for (batch, count) in [1u64, 40].into_iter().enumerate() {
         let name = |n: u64| format!("b{batch}-{n}");
+        // Retries of the batch before that were under way.
+        while bob.next_within(Duration::from_millis(100)).await.is_some() {}
         let drafts: Vec<_> = (0..count).map(|n| revoke(&name(n), "bob", &name(n))).collect();
         gate.set(false);
         let arrived = gate.arrived();

@@ -153,7 +153,6 @@ impl Entry {
     pub(crate) const fn ledger(&self) -> Option<AckStatus> {
         self.ledger
     }
-
 }
 
 #[derive(Debug)]
@@ -285,7 +284,14 @@ impl Checker {
     }
 
     /// Offers reached `node` on `session`.
-    pub fn offered(&mut self, node: usize, peer: usize, session: SessionId, first_ref: u64, items: &[Bytes]) {
+    pub fn offered(
+        &mut self,
+        node: usize,
+        peer: usize,
+        session: SessionId,
+        first_ref: u64,
+        items: &[Bytes],
+    ) {
         let Some(view) = self.nodes.get_mut(node) else { return };
         for (reference, item) in (first_ref..).zip(items) {
             let named = proto::obligation::Obligation::decode(item).ok().map(|o| (peer, o.id));
@@ -299,7 +305,8 @@ impl Checker {
         if let Some(entry) = self.entry(issuer, id) {
             entry.calls += 1;
             if entry.calls > 1 {
-                broken = Some(format!("the external effect of {id} happened {} times", entry.calls));
+                broken =
+                    Some(format!("the external effect of {id} happened {} times", entry.calls));
             }
             entry.late_effect |= entry.deadline_at.is_some_and(|deadline| clock >= deadline);
         }
@@ -314,7 +321,14 @@ impl Checker {
     }
 
     /// Something broke outside the rules below, such as a panic or a damaged read.
-    pub fn breach(&mut self, rule: &'static str, class: Class, at: u64, node: usize, detail: String) {
+    pub fn breach(
+        &mut self,
+        rule: &'static str,
+        class: Class,
+        at: u64,
+        node: usize,
+        detail: String,
+    ) {
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.push(Violation { rule, class, at, node, detail });
         }
@@ -332,7 +346,9 @@ impl Checker {
     /// Up to `limit` pending obligations of `node` to `target`.
     pub(crate) fn pending_of(&self, node: usize, target: usize, limit: usize) -> Vec<ObligationId> {
         let Some(view) = self.nodes.get(node) else { return Vec::new() };
-        let to = |id: &&ObligationId| view.entries.get(*id).is_some_and(|entry| entry.spec.target == target);
+        let to = |id: &&ObligationId| {
+            view.entries.get(*id).is_some_and(|entry| entry.spec.target == target)
+        };
         view.nums.values().filter(to).take(limit).cloned().collect()
     }
 

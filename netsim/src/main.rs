@@ -62,15 +62,15 @@ fn main() -> anyhow::Result<ExitCode> {
     let progress = std::io::stderr().is_terminal() && !json;
     for seed in first..end {
         let options = Options::swarm(seed, transfers);
-        let report = match std::panic::catch_unwind(|| run(&options)) {
-            Ok(report) => report,
-            Err(_) => {
-                eprintln!("seed {seed} panicked; options: {}", serde_json::to_string(&options)?);
-                eprintln!("again: netsim run --seed {seed} --transfers {transfers}");
-                worst = worst.max(Some(Class::Crash));
-                broken += 1;
-                if keep_going { continue } else { break }
+        let Ok(report) = std::panic::catch_unwind(|| run(&options)) else {
+            eprintln!("seed {seed} panicked; options: {}", serde_json::to_string(&options)?);
+            eprintln!("again: netsim run --seed {seed} --transfers {transfers}");
+            worst = worst.max(Some(Class::Crash));
+            broken += 1;
+            if keep_going {
+                continue;
             }
+            break;
         };
         done += 1;
         let counts = &report.counts;
@@ -80,7 +80,10 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         if progress {
             let rate = total as f64 / begun.elapsed().as_secs_f64();
-            eprint!("\rseed {seed}: {done} of {} done, {broken} broken, {total} transfers, {rate:.0}/s  ", end - first);
+            eprint!(
+                "\rseed {seed}: {done} of {} done, {broken} broken, {total} transfers, {rate:.0}/s  ",
+                end - first
+            );
             std::io::stderr().flush()?;
         }
         if let Some(class) = report.worst() {
@@ -95,7 +98,10 @@ fn main() -> anyhow::Result<ExitCode> {
         }
     }
     let seconds = begun.elapsed().as_secs_f64();
-    eprintln!("\r{done} seeds, {broken} broken, {total} transfers in {seconds:.1} s: {:.0}/s        ", total as f64 / seconds);
+    eprintln!(
+        "\r{done} seeds, {broken} broken, {total} transfers in {seconds:.1} s: {:.0}/s        ",
+        total as f64 / seconds
+    );
     Ok(match worst {
         None => ExitCode::SUCCESS,
         Some(Class::Crash) => ExitCode::from(127),
@@ -108,7 +114,10 @@ fn explain(report: &Report, transfers: u32, json: bool) -> anyhow::Result<()> {
     let seed = report.options.seed;
     eprintln!("\rseed {seed} broke a promise after {} ms of virtual time", report.virtual_ms);
     for violation in report.violations.iter().take(3) {
-        eprintln!("  {:?} {} at node {}: {}", violation.class, violation.rule, violation.node, violation.detail);
+        eprintln!(
+            "  {:?} {} at node {}: {}",
+            violation.class, violation.rule, violation.node, violation.detail
+        );
     }
     if !json {
         eprintln!("  options: {}", serde_json::to_string(&report.options)?);

@@ -95,7 +95,13 @@ impl SimNet {
     }
 
     /// When a frame sent at `now` arrives: never, once or twice.
-    pub(crate) fn route(&mut self, from: usize, to: usize, now: u64, unreliable: bool) -> (Option<u64>, Option<u64>) {
+    pub(crate) fn route(
+        &mut self,
+        from: usize,
+        to: usize,
+        now: u64,
+        unreliable: bool,
+    ) -> (Option<u64>, Option<u64>) {
         let lossy = unreliable || self.mode == Mode::Datagrams;
         if takes_one(&mut self.drop_next, (from, to)) {
             return (None, None);

@@ -174,7 +174,12 @@ impl Options {
             benign_permille: 0,
             reissue_permille: 0,
             mode: Mode::Streams,
-            link: LinkModel { delay_ms_min: 5, delay_ms_max: 5, loss_permille: 0, duplicate_permille: 0 },
+            link: LinkModel {
+                delay_ms_min: 5,
+                delay_ms_max: 5,
+                loss_permille: 0,
+                duplicate_permille: 0,
+            },
             singly: false,
             wire: true,
             partitions: 0,
@@ -318,7 +323,8 @@ impl Options {
         let needed = u32::try_from(self.backoff.retries_needed(deadline_ms)).unwrap_or(u32::MAX);
         // Profile::new refuses what a budget of `needed` makes coherent only if the cap is not
         // below the deadline, which no run asks for.
-        let mut profile = Profile::unchecked(deadline_ms, self.retries.unwrap_or(needed), self.backoff);
+        let mut profile =
+            Profile::unchecked(deadline_ms, self.retries.unwrap_or(needed), self.backoff);
         profile.on_decline = if self.surface { OnDecline::Surface } else { OnDecline::Apply };
         profile
     }

@@ -12,9 +12,7 @@ use proto::id::{AgentId, GovernedKey, Kind, ObligationId};
 use proto::obligation::Obligation;
 use proto::payload::Payload;
 use proto::polarity::Registry;
-use proto::record::{
-    Cell, Escalation, Outcome, Reconcile, Role, Terminal, issued_key,
-};
+use proto::record::{Cell, Escalation, Outcome, Reconcile, Role, Terminal, issued_key};
 use proto::store::Table;
 use proto::time::Time;
 
@@ -97,7 +95,8 @@ impl Pair {
             created_at: Time::default(),
             sequence: None,
         };
-        let judged = Registry::default().judge(&obligation).unwrap_or_else(|error| panic!("{error}"));
+        let judged =
+            Registry::default().judge(&obligation).unwrap_or_else(|error| panic!("{error}"));
         let options = self.world.options();
         Spec {
             issuer,
@@ -114,7 +113,6 @@ impl Pair {
     ///
     /// # Panics
     /// If there is none yet.
-    #[must_use]
     pub fn answer(&self, client: usize) -> &IssueResult {
         let answer = self.world.results(client).and_then(|results| results.first());
         answer.unwrap_or_else(|| panic!("call {client} has no answer yet"))

@@ -7,6 +7,7 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A stream of random numbers, the same for the same seed.
 #[derive(Clone, Debug)]
+//= DT-1
 pub struct Rng(u64);
 
 impl Rng {

@@ -107,7 +107,9 @@ impl Solo {
     pub fn pass(&mut self, ms: u64) -> Vec<Output> {
         let until = self.now + ms;
         let mut outputs = Vec::new();
-        while let Some(due) = self.custody.next_timeout().map(Time::as_ms).filter(|due| *due <= until) {
+        while let Some(due) =
+            self.custody.next_timeout().map(Time::as_ms).filter(|due| *due <= until)
+        {
             self.now = self.now.max(due);
             outputs.extend(self.input(Input::Tick));
         }

@@ -51,7 +51,9 @@ impl Wish {
     fn change(&self) -> Change {
         let nanos = i64::try_from(self.milli).unwrap_or(0) * 1_000_000;
         match self.kind {
-            1 => Change::Weight { delta: Weight::from_nanos(if self.benign { nanos } else { -nanos }) },
+            1 => Change::Weight {
+                delta: Weight::from_nanos(if self.benign { nanos } else { -nanos }),
+            },
             _ => Change::Authorization { granted: self.benign },
         }
     }
@@ -106,7 +108,8 @@ impl Workload {
         };
         let kind = usize::try_from(rng.below(3)).ok()?;
         let key = rng.below(options.keys);
-        let name = if options.shared_keys { "key" } else { ["scope", "weight", "token"].get(kind)? };
+        let name =
+            if options.shared_keys { "key" } else { ["scope", "weight", "token"].get(kind)? };
         let wish = Wish {
             kind,
             key: (key > 0 || !options.shared_keys).then(|| format!("{name}-{key}")),

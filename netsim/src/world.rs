@@ -207,7 +207,9 @@ impl World {
             Event::Dialed { a, b } => self.dialed(a, b),
             Event::EndDown { session } => self.end_down(session),
             Event::Idle { session } => self.idle(session),
-            Event::CutBegins { from, to, until } if !self.healed => self.cut_begins(from, to, until),
+            Event::CutBegins { from, to, until } if !self.healed => {
+                self.cut_begins(from, to, until)
+            }
             Event::CutEnds { from, to } => self.cut_ends(from, to),
             Event::Kill { node, down_ms } if !self.healed => self.kill(node, Some(down_ms)),
             Event::Restart { node } => self.start(node),
@@ -301,7 +303,8 @@ impl World {
         let node = |rng: &mut Rng| usize::try_from(rng.below(nodes)).unwrap_or(0);
         for n in 0..self.options.partitions + self.options.one_way_cuts {
             let a = node(&mut self.faults);
-            let b = (a + 1 + usize::try_from(self.faults.below(nodes - 1)).unwrap_or(0)) % self.nodes.len();
+            let b = (a + 1 + usize::try_from(self.faults.below(nodes - 1)).unwrap_or(0))
+                % self.nodes.len();
             let at = from + self.faults.below(span);
             let until = at + self.faults.range(1, self.options.cut_ms_max);
             self.schedule(at, Event::CutBegins { from: a, to: b, until });
@@ -380,14 +383,22 @@ impl World {
 
 /// What the checkers may take for granted under `options`.
 fn bounds(options: &Options) -> Bounds {
-    let commits = 4 * options.commit_ms_max.max(if options.stall_permille > 0 { options.stall_ms } else { 0 });
+    let commits = 4 * options.commit_ms_max.max(if options.stall_permille > 0 {
+        options.stall_ms
+    } else {
+        0
+    });
     let profile = options.profile();
-    let spans = u64::from(profile.max_retries()) >= options.backoff.retries_needed(profile.deadline_ms());
+    let spans =
+        u64::from(profile.max_retries()) >= options.backoff.retries_needed(profile.deadline_ms());
     Bounds {
         skew_ms: options.skew_ms,
         weights: Options::weights(),
         late_ms_max: 2_000 + 4 * commits + options.skew_ms * 2,
-        settle_ms_max: 3 * options.backoff.cap_ms + 10 * options.link.delay_ms_max + 4 * commits + 10_000,
+        settle_ms_max: 3 * options.backoff.cap_ms
+            + 10 * options.link.delay_ms_max
+            + 4 * commits
+            + 10_000,
         prompt: spans
             && options.rate_per_second > 100_000
             && options.window > 1

@@ -93,7 +93,8 @@ fn effect(id: &str, units: f64) -> Write {
 
 fn ledger(id: &str, status: AckStatus) -> Write {
     let deadline_at = Time::from_ms(T0 + 60_000);
-    let ledger = Ledger { status, acked_at: Time::from_ms(T0), deadline_at, digest: 0, reason: None };
+    let ledger =
+        Ledger { status, acked_at: Time::from_ms(T0), deadline_at, digest: 0, reason: None };
     put(Table::Ledger, issued_key(&agent("a"), &oid(id)), ledger.encode())
 }
 
@@ -146,14 +147,27 @@ impl History {
         checker.up(T0, B);
         let mut history = Self { checker };
         for id in ["c-1", "c-2"] {
-            history.asks(id, true, false, Change::Weight { delta: Weight::from_f64(-0.25).unwrap() });
+            history.asks(
+                id,
+                true,
+                false,
+                Change::Weight { delta: Weight::from_f64(-0.25).unwrap() },
+            );
         }
         history
     }
 
     fn asks(&mut self, id: &str, admissible: bool, external: bool, change: Change) {
         let key = GovernedKey::new("route").unwrap();
-        self.checker.asked(Spec { issuer: A, id: oid(id), target: B, key, change, admissible, external });
+        self.checker.asked(Spec {
+            issuer: A,
+            id: oid(id),
+            target: B,
+            key,
+            change,
+            admissible,
+            external,
+        });
     }
 
     fn commit(mut self, node: usize, at: u64, writes: impl IntoIterator<Item = Write>) -> Self {
@@ -169,20 +183,29 @@ impl History {
 
     /// `c-1` issued, and applied at `b`.
     fn applied() -> Self {
-        Self::new().commit(A, T0, [pending(1, "c-1")]).commit(B, T0 + 10, [effect("c-1", 0.25), ledger("c-1", AckStatus::Applied)])
+        Self::new().commit(A, T0, [pending(1, "c-1")]).commit(
+            B,
+            T0 + 10,
+            [effect("c-1", 0.25), ledger("c-1", AckStatus::Applied)],
+        )
     }
 
     /// `c-1` escalated at its deadline, as it should be.
     fn escalated() -> Self {
         let safe = cell(Role::Principal, "c-1", BELIEF, weight(0.25), None);
-        let writes = outcome(1, "c-1", Terminal::Escalated, T0 + 60_000).into_iter().chain([safe, escalation(1, "c-1", true)]);
+        let writes = outcome(1, "c-1", Terminal::Escalated, T0 + 60_000)
+            .into_iter()
+            .chain([safe, escalation(1, "c-1", true)]);
         Self::new().commit(A, T0, [pending(1, "c-1")]).commit(A, T0 + 60_000, writes)
     }
 
     #[track_caller]
     fn fires(self, rule: &str) {
         let broken = self.checker.violations();
-        assert!(broken.iter().any(|violation| violation.rule == rule), "{rule} did not fire: {broken:?}");
+        assert!(
+            broken.iter().any(|violation| violation.rule == rule),
+            "{rule} did not fire: {broken:?}"
+        );
     }
 
     #[track_caller]
@@ -226,7 +249,9 @@ fn a_second_transfer_or_a_moved_deadline_fires() {
     let history = || History::new().commit(A, T0, [pending(1, "c-1")]).holds();
     history().commit(A, T0 + 1, [pending(2, "c-1")]).fires("AB-1");
     let moved = Obligation { deadline_seconds: 61, ..obligation("c-1") };
-    history().commit(A, T0 + 1, [put(Table::Pending, num_key(1), pending_of(&moved))]).fires("AB-2");
+    history()
+        .commit(A, T0 + 1, [put(Table::Pending, num_key(1), pending_of(&moved))])
+        .fires("AB-2");
 }
 
 #[test]
@@ -239,8 +264,10 @@ fn a_revocation_that_does_not_withhold_at_issue_fires() {
 
 #[test]
 fn a_refilled_or_overdrawn_budget_fires() {
-    let attempt = |retries| put(Table::Attempt, num_key(1), Attempt { retries, deferred: false }.encode());
-    let history = || History::new().commit(A, T0, [pending(1, "c-1")]).commit(A, T0, [attempt(3)]).holds();
+    let attempt =
+        |retries| put(Table::Attempt, num_key(1), Attempt { retries, deferred: false }.encode());
+    let history =
+        || History::new().commit(A, T0, [pending(1, "c-1")]).commit(A, T0, [attempt(3)]).holds();
     history().commit(A, T0 + 1, [attempt(2)]).fires("AB-2");
     history().commit(A, T0 + 1, [attempt(16)]).fires("AB-2");
     let mut history = history();
@@ -283,7 +310,8 @@ fn an_effect_near_or_past_the_deadline_fires() {
     history().commit(B, T0 + 59_500, writes()).fires("DL-1");
     let mut history = History::new();
     history.asks("x", true, true, Change::Weight { delta: Weight::ZERO });
-    let mut history = history.commit(A, T0, [put(Table::Pending, num_key(1), pending_of(&obligation("x")))]);
+    let mut history =
+        history.commit(A, T0, [put(Table::Pending, num_key(1), pending_of(&obligation("x")))]);
     history.checker.called(T0 + 60_000, B, A, &oid("x"), Time::from_ms(T0 + 60_000));
     history.commit(B, T0 + 60_001, [ledger("x", AckStatus::Applied)]).fires("DL-1");
 }
@@ -292,7 +320,9 @@ fn an_effect_near_or_past_the_deadline_fires() {
 fn an_ending_that_says_otherwise_than_the_receiver_fires() {
     let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
     history().commit(A, T0 + 1, outcome(1, "c-1", Terminal::Applied, T0 + 1)).fires("AB-3");
-    History::applied().commit(A, T0 + 20, outcome(1, "c-1", Terminal::Declined, T0 + 20)).fires("DC-1");
+    History::applied()
+        .commit(A, T0 + 20, outcome(1, "c-1", Terminal::Declined, T0 + 20))
+        .fires("DC-1");
     let mut history = History::new();
     history.asks("x", true, true, Change::Weight { delta: Weight::ZERO });
     history.checker.called(T0, B, A, &oid("x"), Time::from_ms(T0));
@@ -314,10 +344,14 @@ fn an_escalation_that_is_missing_early_double_or_late_fires() {
     let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
     let deadline = T0 + 60_000;
     history().commit(A, deadline, outcome(1, "c-1", Terminal::Escalated, deadline)).fires("AB-4");
-    let early = outcome(1, "c-1", Terminal::Escalated, deadline - 1).into_iter().chain([escalation(1, "c-1", false)]);
+    let early = outcome(1, "c-1", Terminal::Escalated, deadline - 1)
+        .into_iter()
+        .chain([escalation(1, "c-1", false)]);
     history().commit(A, deadline - 1, early).fires("AB-4");
     History::escalated().commit(A, deadline + 1, [escalation(2, "c-1", false)]).fires("AB-4");
-    let late = outcome(1, "c-1", Terminal::Escalated, deadline + 2_000).into_iter().chain([escalation(1, "c-1", false)]);
+    let late = outcome(1, "c-1", Terminal::Escalated, deadline + 2_000)
+        .into_iter()
+        .chain([escalation(1, "c-1", false)]);
     let history = history().commit(A, deadline + 2_000, late);
     assert_eq!(history.checker.violations()[0].class, Class::Liveness);
     history.fires("AB-4");
@@ -326,7 +360,9 @@ fn an_escalation_that_is_missing_early_double_or_late_fires() {
 #[test]
 fn a_safe_action_that_is_missing_or_applied_twice_fires() {
     let deadline = T0 + 60_000;
-    let claimed = outcome(1, "c-1", Terminal::Escalated, deadline).into_iter().chain([escalation(1, "c-1", true)]);
+    let claimed = outcome(1, "c-1", Terminal::Escalated, deadline)
+        .into_iter()
+        .chain([escalation(1, "c-1", true)]);
     History::new().commit(A, T0, [pending(1, "c-1")]).commit(A, deadline, claimed).fires("AB-4");
     let again = cell(Role::Principal, "c-1", BELIEF, weight(0.0), None);
     History::escalated().commit(A, deadline + 1, [again]).fires("AB-4");
@@ -334,7 +370,9 @@ fn a_safe_action_that_is_missing_or_applied_twice_fires() {
 
 #[test]
 fn a_terminal_that_changes_or_reopens_fires() {
-    let ended = || History::applied().commit(A, T0 + 20, outcome(1, "c-1", Terminal::Applied, T0 + 20)).holds();
+    let ended = || {
+        History::applied().commit(A, T0 + 20, outcome(1, "c-1", Terminal::Applied, T0 + 20)).holds()
+    };
     ended().commit(A, T0 + 30, outcome(1, "c-1", Terminal::Declined, T0 + 30)).fires("TS-1");
     ended().commit(A, T0 + 30, [pending(2, "c-1")]).fires("TS-1");
     ended().commit(A, T0 + 30, [late_item(1, "c-1")]).fires("TS-1");
@@ -371,7 +409,11 @@ fn what_is_visible_before_it_is_durable_fires() {
     let history = history.release(B, T0, &ack_of(AckStatus::Applied)).holds();
     history.release(B, T0, &ack_of(AckStatus::Declined)).fires("PS-1");
     let mut history = History::new().commit(A, T0, [pending(1, "c-1")]);
-    history.checker.attested(T0, A, &Event::Attested { obligation_id: oid("c-1"), target: agent("b") });
+    history.checker.attested(
+        T0,
+        A,
+        &Event::Attested { obligation_id: oid("c-1"), target: agent("b") },
+    );
     history.fires("PS-1");
     let told = Event::Terminal {
         obligation_id: oid("c-1"),
@@ -383,7 +425,11 @@ fn what_is_visible_before_it_is_durable_fires() {
         took_ms: 1,
     };
     History::applied().release(A, T0, &Output::Event(told)).fires("PS-1");
-    let decide = Output::Decide { issuer: agent("a"), obligation: obligation("c-1").encode(), in_doubt: false };
+    let decide = Output::Decide {
+        issuer: agent("a"),
+        obligation: obligation("c-1").encode(),
+        in_doubt: false,
+    };
     History::new().release(B, T0, &decide).fires("PS-1");
     let issued = proto::custodian::Issued {
         obligation_id: oid("c-1"),
@@ -392,7 +438,9 @@ fn what_is_visible_before_it_is_durable_fires() {
         sequence: None,
         existing: false,
     };
-    History::new().release(A, T0, &Output::Issued { ticket: Ticket(1), results: vec![Ok(issued)] }).fires("AB-1");
+    History::new()
+        .release(A, T0, &Output::Issued { ticket: Ticket(1), results: vec![Ok(issued)] })
+        .fires("AB-1");
 }
 
 #[test]
@@ -402,7 +450,9 @@ fn an_ack_of_what_was_never_offered_fires() {
 
 #[test]
 fn damaged_records_fire() {
-    History::new().commit(A, T0, [put(Table::Pending, num_key(1), Bytes::from_static(b"\xff"))]).fires("WR-1");
+    History::new()
+        .commit(A, T0, [put(Table::Pending, num_key(1), Bytes::from_static(b"\xff"))])
+        .fires("WR-1");
 }
 
 #[test]
@@ -462,7 +512,12 @@ fn what_is_left_behind_fires() {
 fn a_disk_that_breaks_its_word_breaks_promises() {
     for sabotage in [Sabotage::LyingDisk, Sabotage::NoLedger] {
         let broken = (0..30)
-            .map(|seed| Options { sabotage, mode: Mode::Datagrams, crashes: 6, ..Options::swarm(seed, 40) })
+            .map(|seed| Options {
+                sabotage,
+                mode: Mode::Datagrams,
+                crashes: 6,
+                ..Options::swarm(seed, 40)
+            })
             .filter(|options| run(options).worst() == Some(Class::Safety))
             .count();
         assert!(broken > 10, "{sabotage:?}: {broken} of 30 runs noticed");

@@ -30,7 +30,9 @@ fn results(outputs: &[Output]) -> &[IssueResult] {
 
 fn refusals(outputs: &[Output]) -> Vec<(RefuseCode, u64)> {
     let refused = outputs.iter().filter_map(|output| match output {
-        Output::Refuse { code, refs, .. } => Some((*code, refs.iter().map(|range| range.count).sum())),
+        Output::Refuse { code, refs, .. } => {
+            Some((*code, refs.iter().map(|range| range.count).sum()))
+        }
         _ => None,
     });
     refused.collect()
@@ -39,7 +41,8 @@ fn refusals(outputs: &[Output]) -> Vec<(RefuseCode, u64)> {
 #[test]
 fn bd1_pending_is_bounded_in_all_and_by_peer() {
     for (all, by_peer) in [(3, 99), (99, 3)] {
-        let options = Options { pending_max: all, pending_per_peer_max: by_peer, ..Options::quiet(1) };
+        let options =
+            Options { pending_max: all, pending_per_peer_max: by_peer, ..Options::quiet(1) };
         let mut solo = custodian(&options);
         let outputs = solo.input(issue(tokens(4)));
         let taken = results(&outputs);
@@ -85,7 +88,8 @@ fn bd1_bytes_in_flight_stay_inside_their_limit_and_one_always_fits() {
 fn bd1_a_small_window_starves_nobody_when_acks_are_lost() {
     let mut solo = custodian(&Options { window: 1, ..Options::quiet(1) });
     solo.input(issue(tokens(3)));
-    let mut seen: Vec<String> = (0..120).flat_map(|_| offers(&solo.pass(500))).map(|(_, _, id)| id).collect();
+    let mut seen: Vec<String> =
+        (0..120).flat_map(|_| offers(&solo.pass(500))).map(|(_, _, id)| id).collect();
     seen.sort();
     seen.dedup();
     assert_eq!(seen, ["t-0", "t-1", "t-2"]);
@@ -110,7 +114,11 @@ fn bd1_a_peer_over_its_rate_is_refused_before_any_write() {
     assert_eq!(refusals(&outputs), [(RefuseCode::Overloaded, 2)]);
     assert_eq!(solo.store.len(Table::Ledger), 5);
     solo.pass(1_000);
-    assert_eq!(acks(&solo.input(offer(7, items[5..].to_vec()))).len(), 2, "a second later there is room");
+    assert_eq!(
+        acks(&solo.input(offer(7, items[5..].to_vec()))).len(),
+        2,
+        "a second later there is room"
+    );
 }
 
 #[test]
@@ -118,7 +126,8 @@ fn bd1_decisions_under_way_are_bounded_and_given_back() {
     let options = Options { deciding_max: 2, external: vec![BELIEF], ..Options::quiet(1) };
     let mut solo = receiver(&options);
     let now = solo.now;
-    let items: Vec<_> = ["c-0", "c-1", "c-2"].iter().map(|id| Offered::belief(id, now, -0.01).encode()).collect();
+    let items: Vec<_> =
+        ["c-0", "c-1", "c-2"].iter().map(|id| Offered::belief(id, now, -0.01).encode()).collect();
     let outputs = solo.input(offer(0, items.clone()));
     assert_eq!(refusals(&outputs), [(RefuseCode::Overloaded, 1)]);
     assert_eq!(solo.store.len(Table::Intent), 2);
@@ -208,9 +217,18 @@ fn bd1_an_escalation_nobody_saw_outlives_its_outcomes_time_and_goes_when_seen() 
 #[test]
 fn bd1_what_is_too_large_or_out_of_range_is_not_taken() {
     let mut solo = custodian(&Options::quiet(1));
-    let with = |deadline_seconds, draft: Draft| Draft { deadline_seconds: Some(deadline_seconds), ..draft };
+    let with = |deadline_seconds, draft: Draft| Draft {
+        deadline_seconds: Some(deadline_seconds),
+        ..draft
+    };
     let budget = Draft { max_retries: Some(2), ..revoke("r-3") };
-    let drafts = [with(0, grant("g-1")), with(u64::MAX, grant("g-2")), with(0, revoke("r-1")), with(u64::MAX, revoke("r-2")), budget];
+    let drafts = [
+        with(0, grant("g-1")),
+        with(u64::MAX, grant("g-2")),
+        with(0, revoke("r-1")),
+        with(u64::MAX, revoke("r-2")),
+        budget,
+    ];
     let outputs = solo.input(issue(drafts));
     assert!(results(&outputs).iter().all(Result::is_err), "{:?}", results(&outputs));
     assert!(solo.store.is_empty(Table::Pending) && solo.store.is_empty(Table::Cell));
@@ -220,10 +238,16 @@ fn bd1_what_is_too_large_or_out_of_range_is_not_taken() {
 fn bd1_noise_of_a_peer_makes_no_state() {
     let mut solo = custodian(&Options::quiet(1));
     for n in 0..100 {
-        let step = solo.step([ack_refs(2, AckStatus::Applied, n, 1), ack_id("b", &format!("x-{n}"), AckStatus::Declined)]);
+        let step = solo.step([
+            ack_refs(2, AckStatus::Applied, n, 1),
+            ack_id("b", &format!("x-{n}"), AckStatus::Declined),
+        ]);
         assert!(step.writes().is_empty());
         let outputs = solo.commit(step);
-        let faults = events(&outputs).iter().filter(|e| matches!(e, Event::PeerFault { fault: Fault::ForeignAck, .. })).count();
+        let faults = events(&outputs)
+            .iter()
+            .filter(|e| matches!(e, Event::PeerFault { fault: Fault::ForeignAck, .. }))
+            .count();
         assert_eq!(faults, 2);
     }
 }

@@ -132,7 +132,10 @@ fn ab1_an_ack_from_another_agent_changes_nothing() {
         assert!(step.writes().is_empty());
         let outputs = solo.commit(step);
         let told = events(&outputs);
-        assert!(matches!(told[..], [Event::PeerFault { fault: Fault::ForeignAck, .. }]), "{told:?}");
+        assert!(
+            matches!(told[..], [Event::PeerFault { fault: Fault::ForeignAck, .. }]),
+            "{told:?}"
+        );
     }
     assert_eq!(solo.custody.pending(), 1);
     solo.input(ack_refs(2, AckStatus::Applied, 0, 1));
@@ -254,7 +257,10 @@ fn ab2_an_ack_slower_than_every_retry_still_counts() {
     pair.run_for(4_500);
     assert_eq!(pair.terminal("r-1"), Some(Terminal::Applied));
     let faults = pair.events();
-    assert!(!faults.iter().any(|(_, _, event)| matches!(event, Event::PeerFault { .. })), "{faults:?}");
+    assert!(
+        !faults.iter().any(|(_, _, event)| matches!(event, Event::PeerFault { .. })),
+        "{faults:?}"
+    );
     pair.end();
 }
 
@@ -275,7 +281,8 @@ fn ab2_when_the_newest_session_dies_the_older_one_carries_on() {
     let mut solo = custodian(&Options::quiet(1));
     solo.input(up(6, "b", 9));
     assert_eq!(offers(&solo.input(issue([revoke("r-1")])))[0].0, 6);
-    let outputs = solo.input(proto::custody::Input::SessionDown { session: proto::step::SessionId(6) });
+    let outputs =
+        solo.input(proto::custody::Input::SessionDown { session: proto::step::SessionId(6) });
     assert_eq!(offers(&outputs), [(2, 0, "r-1".to_owned())]);
 }
 
@@ -298,7 +305,12 @@ fn ab2_escalations_say_what_is_known_of_the_receiver() {
             if let Some(code) = code {
                 let refs = vec![proto::ack::RefRange { first, count: 9 }];
                 let session = proto::step::SessionId(2);
-                solo.input(proto::custody::Input::Refused { session, refs, code, retry_after_ms: 10 });
+                solo.input(proto::custody::Input::Refused {
+                    session,
+                    refs,
+                    code,
+                    retry_after_ms: 10,
+                });
             }
             first += offers(&solo.pass(1_000)).len() as u64;
         }
@@ -326,10 +338,20 @@ fn ab2_a_refusal_keeps_budget_and_deadline_and_is_waited_out() {
 #[test]
 fn ab2_a_million_would_not_start_at_once_after_a_restart() {
     let mut solo = Solo::new(Options { transfers: 0, ..Options::quiet(1) }.settings(0).unwrap());
-    let drafts = (0..200).map(|n| draft(&format!("r-{n}"), TOKEN, "b", &json!({"action": "revoke", "token_id": format!("t-{n}")})));
+    let drafts = (0..200).map(|n| {
+        draft(
+            &format!("r-{n}"),
+            TOKEN,
+            "b",
+            &json!({"action": "revoke", "token_id": format!("t-{n}")}),
+        )
+    });
     solo.input(issue(drafts));
     let (mut solo, _) = solo.restarted(10);
     solo.input(up(2, "b", 1_000));
     let halves: Vec<usize> = (0..2).map(|_| offers(&solo.pass(500)).len()).collect();
-    assert!(halves.iter().all(|half| *half > 50), "retries of one backoff delay come spread: {halves:?}");
+    assert!(
+        halves.iter().all(|half| *half > 50),
+        "retries of one backoff delay come spread: {halves:?}"
+    );
 }

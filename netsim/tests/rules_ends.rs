@@ -9,9 +9,7 @@ use proto::ack::{AckStatus, Reason};
 use proto::custodian::IssueError;
 use proto::custody::{Input, OperatorError};
 use proto::event::Event;
-use proto::record::{
-    CellValue, EscalationReason, ReconcileKind, Resolution, Role, Terminal,
-};
+use proto::record::{CellValue, EscalationReason, ReconcileKind, Resolution, Role, Terminal};
 use proto::step::{Output, SessionId, Ticket};
 use proto::store::Table;
 use proto::weight::Weight;
@@ -52,7 +50,11 @@ fn ab4_recovered_into_a_dead_channel_escalates_with_the_fail_safe() {
     pair.run_for(100_000);
     pair.restart(0);
     pair.run_for(100);
-    assert_eq!(pair.terminal("c-1"), Some(Terminal::Escalated), "at once: the deadline is long past");
+    assert_eq!(
+        pair.terminal("c-1"),
+        Some(Terminal::Escalated),
+        "at once: the deadline is long past"
+    );
     assert_eq!(pair.cell(0, Role::Principal, "b", "route").unwrap().value, weight(0.0));
     pair.kill(0);
     pair.restart(0);
@@ -131,7 +133,12 @@ fn sg1_a_sequence_not_above_the_latest_is_refused() {
         draft.sequence = Some(sequence);
         draft
     };
-    let outputs = solo.input(issue([numbered("r-1", 7), numbered("r-2", 7), revoke("r-3"), numbered("r-4", 3)]));
+    let outputs = solo.input(issue([
+        numbered("r-1", 7),
+        numbered("r-2", 7),
+        revoke("r-3"),
+        numbered("r-4", 3),
+    ]));
     let Some(Output::Issued { results, .. }) = outputs.first() else { panic!("{outputs:?}") };
     assert_eq!(results[0].as_ref().unwrap().sequence, Some(7));
     assert!(matches!(results[1], Err(IssueError::Superseded { given: 7, latest: 7, .. })));
@@ -161,7 +168,10 @@ fn sg1_obligations_to_an_agent_that_is_away_coalesce_and_each_is_reported() {
         .collect();
     assert_eq!(
         ended,
-        [("r-1", Terminal::Declined, "superseded by r-2"), ("r-2", Terminal::Declined, "superseded by r-3")]
+        [
+            ("r-1", Terminal::Declined, "superseded by r-2"),
+            ("r-2", Terminal::Declined, "superseded by r-3")
+        ]
     );
     pair.mend();
     pair.run_until_quiet();
@@ -179,9 +189,12 @@ fn sg1_nothing_coalesces_while_the_agent_is_there() {
 
 #[test]
 fn sg1_kinds_do_not_share_a_governed_key() {
-    let token = |id: &str, action: &str| draft(id, TOKEN, "b", &json!({"action": action, "token_id": "calendar"}));
+    let token = |id: &str, action: &str| {
+        draft(id, TOKEN, "b", &json!({"action": action, "token_id": "calendar"}))
+    };
     let mut belief = corrective("w-1", -0.25);
-    belief.payload = draft("w", BELIEF, "b", &json!({"weight_delta": -0.25, "weight_key": "calendar"})).payload;
+    belief.payload =
+        draft("w", BELIEF, "b", &json!({"weight_delta": -0.25, "weight_key": "calendar"})).payload;
     let mut pair = Pair::new();
     pair.cut();
     pair.run_for(2_000);
@@ -196,7 +209,11 @@ fn sg1_kinds_do_not_share_a_governed_key() {
     for id in ["r-1", "w-1"] {
         assert_eq!(pair.terminal(id), Some(Terminal::Applied), "{id}");
     }
-    assert_eq!(pair.store(0).len(Table::Cell), 2, "consent, token; safe(O) of the weight was not needed");
+    assert_eq!(
+        pair.store(0).len(Table::Cell),
+        2,
+        "consent, token; safe(O) of the weight was not needed"
+    );
     assert_eq!(pair.store(1).len(Table::Cell), 3);
     pair.end();
 }
@@ -208,7 +225,10 @@ fn dc1_a_decline_applies_the_safe_action_and_is_no_escalation() {
     pair.issue(corrective("c-1", -0.25));
     pair.run_until_quiet();
     let outcome = pair.outcome("c-1").unwrap();
-    assert_eq!((outcome.terminal, outcome.reason.unwrap().as_str()), (Terminal::Declined, "against policy"));
+    assert_eq!(
+        (outcome.terminal, outcome.reason.unwrap().as_str()),
+        (Terminal::Declined, "against policy")
+    );
     assert_eq!(pair.cell(0, Role::Principal, "b", "route").unwrap().value, weight(0.25));
     assert!(pair.escalations().is_empty() && pair.reconcile(0).is_empty());
     assert_eq!(pair.effects("c-1"), 0);
@@ -225,7 +245,8 @@ fn dc1_a_surfaced_decline_waits_for_the_principal() {
     assert!(pair.cell(0, Role::Principal, "b", "route").is_none());
     let items = pair.reconcile(0);
     assert_eq!((items.len(), items[0].kind), (1, ReconcileKind::DeclineSurfaced));
-    let resolve = Input::Resolve { ticket: Ticket(9), number: 1, resolution: Resolution::ApplySafe };
+    let resolve =
+        Input::Resolve { ticket: Ticket(9), number: 1, resolution: Resolution::ApplySafe };
     pair.input(0, resolve.clone());
     pair.run_for(100);
     assert_eq!(pair.cell(0, Role::Principal, "b", "route").unwrap().value, weight(0.25));
@@ -304,7 +325,10 @@ fn ts1_a_late_ack_of_an_offer_is_told_from_a_foreign_one() {
     solo.pass(61_000);
     let outputs = solo.input(ack_refs(2, AckStatus::Applied, 9, 1));
     let told = events(&outputs);
-    assert!(matches!(told[..], [Event::Reconcile(item)] if item.kind == ReconcileKind::LateApplied), "{told:?}");
+    assert!(
+        matches!(told[..], [Event::Reconcile(item)] if item.kind == ReconcileKind::LateApplied),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -312,7 +336,11 @@ fn ts1_what_is_applied_stays_applied() {
     let mut solo = custodian(&Options::quiet(1));
     solo.input(issue([revoke("r-1")]));
     solo.input(ack_refs(2, AckStatus::Applied, 0, 1));
-    for ack in [ack_refs(2, AckStatus::Declined, 0, 1), ack_id("b", "r-1", AckStatus::Declined), ack_id("b", "r-1", AckStatus::Deferred)] {
+    for ack in [
+        ack_refs(2, AckStatus::Declined, 0, 1),
+        ack_id("b", "r-1", AckStatus::Declined),
+        ack_id("b", "r-1", AckStatus::Deferred),
+    ] {
         let step = solo.step([ack]);
         assert!(step.writes().is_empty());
         solo.commit(step);
@@ -328,7 +356,11 @@ fn ts1_offer_ack_and_deadline_in_one_step_end_it_once() {
     let mut solo = custodian(&Options::quiet(1));
     solo.input(issue([revoke("r-1")]));
     solo.now += 60_000;
-    let step = solo.step([Input::Tick, ack_refs(2, AckStatus::Applied, 0, 1), Input::SessionDown { session: SessionId(2) }]);
+    let step = solo.step([
+        Input::Tick,
+        ack_refs(2, AckStatus::Applied, 0, 1),
+        Input::SessionDown { session: SessionId(2) },
+    ]);
     let outcomes = step.writes().iter().filter(|write| write.table == Table::Escalation).count();
     assert_eq!(outcomes, 1);
     solo.commit(step);

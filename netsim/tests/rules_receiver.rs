@@ -4,24 +4,19 @@
 mod common;
 
 use common::*;
-use netsim::{HandlerModel, Options, Pair, Solo};
+use netsim::{Options, Pair, Solo};
 use proto::ack::{AckStatus, Reason};
 use proto::custody::Input;
-use proto::event::Event;
 use proto::frame::RefuseCode;
 use proto::id::Kind;
-use proto::receiver::Decision;
-use proto::record::{
-    Cell, CellValue, Intent, Reconcile, ReconcileKind, Resolution, Role, Terminal, cell_key, issued_key,
-};
-use proto::step::{Output, SessionId, Ticket};
+use proto::record::{Cell, CellValue, Role, Terminal, cell_key};
+use proto::step::{Output, SessionId};
 use proto::store::Table;
 use proto::weight::Weight;
 use serde_json::json;
 
 const APPLIED: AckStatus = AckStatus::Applied;
 const DECLINED: AckStatus = AckStatus::Declined;
-const DEFERRED: AckStatus = AckStatus::Deferred;
 
 fn weight(units: f64) -> CellValue {
     CellValue::Weight(Weight::from_f64(units).unwrap())
@@ -31,34 +26,6 @@ fn cell(solo: &Solo, kind: &str, key: &str) -> Option<Cell> {
     let key = proto::id::GovernedKey::new(key).unwrap();
     let at = cell_key(Role::Receiver, &agent("a"), &Kind::new(kind).unwrap(), &key);
     solo.store.value(Table::Cell, &at).map(|bytes| Cell::decode(bytes).unwrap())
-}
-
-fn external() -> Options {
-    Options { external: vec![TOKEN], ..Options::quiet(1) }
-}
-
-fn asked(outputs: &[Output]) -> Vec<bool> {
-    outputs
-        .iter()
-        .filter_map(|output| match output {
-            Output::Decide { in_doubt, .. } => Some(*in_doubt),
-            _ => None,
-        })
-        .collect()
-}
-
-fn decided(id: &str, decision: Decision) -> Input {
-    Input::Decided { issuer: agent("a"), id: oid(id), decision }
-}
-
-fn by_id(outputs: &[Output]) -> Vec<AckStatus> {
-    outputs
-        .iter()
-        .filter_map(|output| match output {
-            Output::Acks { acks, .. } => Some(acks[0].status),
-            _ => None,
-        })
-        .collect()
 }
 
 #[test]
@@ -140,7 +107,8 @@ fn ab3_each_issuer_has_its_own_ids() {
     solo.input(up(5, "c", 9));
     let item = Offered::belief("c-1", solo.now, -0.25).encode();
     solo.input(offer(0, [item.clone()]));
-    let outputs = solo.input(Input::Offers { session: SessionId(5), first_ref: 0, items: vec![item] });
+    let outputs =
+        solo.input(Input::Offers { session: SessionId(5), first_ref: 0, items: vec![item] });
     assert_eq!(acks(&outputs), [(0, APPLIED, None)]);
     assert_eq!(solo.store.len(Table::Ledger), 2);
     assert_eq!(solo.store.len(Table::Cell), 2, "each principal has its own state");
@@ -155,7 +123,9 @@ fn ab3_status_is_told_to_the_issuer_and_nobody_else() {
     for (session, known) in [(3, 1), (5, 0)] {
         let ids = vec![oid("r-1"), oid("r-2")];
         let outputs = solo.input(Input::Query { session: SessionId(session), query_ref: 7, ids });
-        let Output::Answer { query_ref: 7, acks, unknown, .. } = &outputs[0] else { panic!("{outputs:?}") };
+        let Output::Answer { query_ref: 7, acks, unknown, .. } = &outputs[0] else {
+            panic!("{outputs:?}")
+        };
         assert_eq!((acks.len(), unknown.len()), (known, 2 - known));
     }
 }
@@ -172,7 +142,8 @@ fn ab3_what_may_not_be_offered_is_refused_and_writes_nothing() {
     solo.input(up(3, "a", 9));
     let now = solo.now;
     let unknown = Offered { kind: "acme.telemetry", ..Offered::new("x", now) };
-    let bad_delta = Offered { payload: json!({"weight_delta": 7}), ..Offered::belief("x", now, 0.0) };
+    let bad_delta =
+        Offered { payload: json!({"weight_delta": 7}), ..Offered::belief("x", now, 0.0) };
     let cases = [
         (Offered::token("x", now).encode(), RefuseCode::Unauthorized),
         (Offered::new("x", now).to("c").encode(), RefuseCode::WrongTarget),
@@ -220,37 +191,15 @@ fn le1_the_ledger_outlives_the_deadline_and_a_replay_is_declined_then() {
 #[test]
 fn dl1_nothing_is_applied_inside_the_skew_of_its_deadline() {
     let options = Options { skew_ms: 500, ..Options::quiet(1) };
-    for (age_ms, expected) in [(59_499, APPLIED), (59_500, DECLINED), (60_000, DECLINED), (90_000, DECLINED)] {
+    for (age_ms, expected) in
+        [(59_499, APPLIED), (59_500, DECLINED), (60_000, DECLINED), (90_000, DECLINED)]
+    {
         let mut solo = receiver(&options);
         let item = Offered::belief("c-1", solo.now, -0.25).encode();
         solo.pass(age_ms);
         let told = acks(&solo.input(offer(0, [item])));
         assert_eq!(told[0].1, expected, "{age_ms} ms after issue");
         assert_eq!(cell(&solo, BELIEF, "route").is_some(), expected == APPLIED);
-    }
-}
-
-#[test]
-fn dl1_an_external_effect_reported_late_is_filed() {
-    let mut solo = receiver(&external());
-    assert_eq!(asked(&solo.input(offer(0, [Offered::token("t-1", solo.now).sequence(1).encode()]))), [false]);
-    solo.pass(60_500);
-    let outputs = solo.input(decided("t-1", Decision::Applied));
-    assert_eq!(acks(&outputs), [(0, APPLIED, None)]);
-    let told = events(&outputs);
-    let filed = told.iter().any(|e| matches!(e, Event::Reconcile(item) if item.kind == ReconcileKind::AppliedPastDeadline));
-    assert!(filed, "{told:?}");
-}
-
-#[test]
-fn dl1_a_handler_that_did_not_apply_by_the_deadline_declines() {
-    for decision in [Decision::Deferred(None), Decision::NotReached(Reason::new("down"))] {
-        let mut solo = receiver(&external());
-        solo.input(offer(0, [Offered::token("t-1", solo.now).sequence(1).encode()]));
-        solo.pass(60_500);
-        let outputs = solo.input(decided("t-1", decision));
-        assert_eq!(acks(&outputs), [(0, DECLINED, Some(Reason::EXPIRED))]);
-        assert!(solo.store.is_empty(Table::Intent));
     }
 }
 
@@ -283,7 +232,10 @@ fn sg2_a_restriction_without_a_sequence_is_applied_and_a_grant_is_not() {
     solo.input(best_effort(Offered::new("g-5", now).sequence(5).granting().encode()));
     solo.input(best_effort(Offered::new("g-0", now).granting().encode()));
     assert_eq!(cell(&solo, CONSENT, "calendar").unwrap().obligation_id, oid("g-5"));
-    assert_eq!(acks(&solo.input(offer(0, [Offered::new("r-0", now).encode()]))), [(0, APPLIED, None)]);
+    assert_eq!(
+        acks(&solo.input(offer(0, [Offered::new("r-0", now).encode()]))),
+        [(0, APPLIED, None)]
+    );
     let cell = cell(&solo, CONSENT, "calendar").unwrap();
     assert_eq!((cell.value, cell.sequence), (CellValue::Authorization { granted: false }, Some(5)));
 }
@@ -292,7 +244,8 @@ fn sg2_a_restriction_without_a_sequence_is_applied_and_a_grant_is_not() {
 fn sg2_weights_add_up_in_any_order_inside_their_bounds() {
     let mut solo = receiver(&Options::quiet(1));
     let now = solo.now;
-    let items = [("c-1", -0.25), ("c-2", -0.125), ("c-3", -1.0)].map(|(id, delta)| Offered::belief(id, now, delta).encode());
+    let items = [("c-1", -0.25), ("c-2", -0.125), ("c-3", -1.0)]
+        .map(|(id, delta)| Offered::belief(id, now, delta).encode());
     solo.input(offer(0, [items[1].clone(), items[0].clone()]));
     assert_eq!(cell(&solo, BELIEF, "route").unwrap().value, weight(0.125));
     solo.input(offer(2, [items[2].clone()]));
@@ -303,7 +256,8 @@ fn sg2_weights_add_up_in_any_order_inside_their_bounds() {
 fn ab3_best_effort_applies_once_in_time_and_only_what_is_benign() {
     let mut solo = receiver(&Options::quiet(1));
     let now = solo.now;
-    let best_effort = |items: &[bytes::Bytes]| Input::BestEffort { session: SessionId(3), items: items.to_vec() };
+    let best_effort =
+        |items: &[bytes::Bytes]| Input::BestEffort { session: SessionId(3), items: items.to_vec() };
     let reinforcing = Offered::belief("w-1", now, 0.125).encode();
     solo.input(best_effort(&[reinforcing.clone(), reinforcing.clone()]));
     solo.input(best_effort(&[reinforcing]));
@@ -313,124 +267,4 @@ fn ab3_best_effort_applies_once_in_time_and_only_what_is_benign() {
     let step = solo.step([best_effort(&[admissible, old])]);
     assert!(step.writes().is_empty());
     assert!(acks(&solo.commit(step)).is_empty(), "best effort is never acknowledged");
-}
-
-#[test]
-fn ab3_an_external_effect_has_a_durable_intent_first_and_one_ledger_entry_after() {
-    let mut solo = receiver(&external());
-    let item = Offered::token("t-1", solo.now).sequence(1).encode();
-    let step = solo.step([offer(0, [item.clone()])]);
-    assert!(step.writes().iter().any(|write| write.table == Table::Intent));
-    assert!(solo.store.is_empty(Table::Intent));
-    assert_eq!(asked(&solo.commit(step)), [false]);
-    // A repeat while the handler is out asks nobody; the ack goes to the newer offer.
-    assert!(asked(&solo.input(offer(1, [item]))).is_empty());
-    let outputs = solo.input(decided("t-1", Decision::Applied));
-    assert_eq!(acks(&outputs), [(1, APPLIED, None)]);
-    assert!(solo.store.is_empty(Table::Intent));
-    assert_eq!(solo.store.len(Table::Ledger), 1);
-    let again = solo.step([decided("t-1", Decision::Applied)]);
-    assert!(again.writes().is_empty(), "a decision told twice counts once");
-    solo.commit(again);
-}
-
-#[test]
-fn ab3_after_a_crash_the_handler_is_asked_for_the_status_and_the_ack_goes_by_id() {
-    let mut solo = receiver(&external());
-    solo.input(offer(0, [Offered::token("t-1", solo.now).sequence(1).encode()]));
-    let (mut solo, outputs) = solo.restarted(100);
-    assert_eq!(asked(&outputs), [true]);
-    let outputs = solo.input(decided("t-1", Decision::Applied));
-    assert_eq!(by_id(&outputs), [APPLIED]);
-    assert_eq!(solo.store.len(Table::Ledger), 1);
-}
-
-#[test]
-fn ab3_an_effect_in_doubt_waits_for_a_person() {
-    for (resolution, expected) in [(Resolution::Applied, APPLIED), (Resolution::NotApplied, DECLINED)] {
-        let mut solo = receiver(&external());
-        let item = Offered::token("t-1", solo.now).sequence(1).encode();
-        solo.input(offer(0, [item.clone()]));
-        let outputs = solo.input(decided("t-1", Decision::InDoubt(Reason::new("timed out"))));
-        assert_eq!(acks(&outputs)[0].1, DEFERRED);
-        let (next, outputs) = solo.restarted(100);
-        solo = next;
-        assert!(asked(&outputs).is_empty(), "nobody guesses");
-        solo.input(up(3, "a", 9));
-        let outputs = solo.input(offer(0, [item.clone()]));
-        assert_eq!((acks(&outputs)[0].1, asked(&outputs).len()), (DEFERRED, 0));
-        let resolve = |resolution| Input::Resolve { ticket: Ticket(1), number: 1, resolution };
-        let outputs = solo.input(resolve(Resolution::Noted));
-        assert!(matches!(&outputs[0], Output::Operated { result: Err(_), .. }), "noted is no answer");
-        let outputs = solo.input(resolve(resolution));
-        assert_eq!(by_id(&outputs), [expected]);
-        assert_eq!(acks(&solo.input(offer(1, [item])))[0].1, expected);
-        let stored = solo.store.iter(Table::Reconcile).next().unwrap().1;
-        let stored: Reconcile = serde_json::from_slice(stored).unwrap();
-        assert_eq!(stored.resolution, Some(resolution));
-    }
-}
-
-#[test]
-fn ab3_an_id_reused_while_its_handler_is_out_or_defers_is_declined() {
-    let mut solo = receiver(&external());
-    let first = Offered::token("t-1", solo.now).sequence(1).encode();
-    let payload = json!({"action": "revoke", "token_id": "another"});
-    let other = Offered { payload, ..Offered::token("t-1", solo.now).sequence(1) }.encode();
-    solo.input(offer(0, [first.clone()]));
-    let outputs = solo.input(offer(1, [other.clone()]));
-    assert_eq!(acks(&outputs), [(1, DECLINED, Some(Reason::ID_CONFLICT))]);
-    assert_eq!(acks(&solo.input(decided("t-1", Decision::Deferred(None)))), [(0, DEFERRED, None)]);
-    let outputs = solo.input(offer(2, [other]));
-    assert_eq!(acks(&outputs), [(2, DECLINED, Some(Reason::ID_CONFLICT))]);
-    assert_eq!(asked(&solo.input(offer(3, [first]))), [true]);
-}
-
-#[test]
-fn ab3_recovery_in_several_calls_asks_each_handler_once() {
-    let options = Options { deciding_max: 1, external: vec![BELIEF], ..Options::quiet(1) };
-    let mut solo = Solo::new(options.settings(1).unwrap());
-    let drafts = (0..8_300).map(|n| {
-        netsim::draft(&format!("p-{n}"), TOKEN, "a", &json!({"action": "revoke", "token_id": format!("t-{n}")}))
-    });
-    solo.input(issue(drafts));
-    let mut solo = Solo::over(options.settings(1).unwrap(), solo.store.clone(), solo.now);
-    solo.recover_once();
-    assert!(!solo.custody.recovered(), "more than one call holds");
-    solo.input(up(3, "a", 1));
-    let item = |id| Offered::belief(id, solo.now, -0.25).encode();
-    let (first, second) = (item("c-1"), item("c-2"));
-    assert_eq!(asked(&solo.input(offer(0, [first]))), [false]);
-    assert!(asked(&solo.recover_once()).is_empty(), "it is being decided already");
-    solo.input(decided("c-1", Decision::Applied));
-    assert_eq!(asked(&solo.input(offer(1, [second]))), [false], "its place is free again");
-}
-
-#[test]
-fn ab3_intents_of_what_was_deferred_for_ever_are_forgotten() {
-    let handler = HandlerModel { defer_forever_permille: 1000, ..HandlerModel::PROMPT };
-    let mut pair = Pair::with(Options { handler, ..external() });
-    pair.issue(revoke_token("t-1"));
-    pair.run_until_quiet();
-    let key = issued_key(&agent("a"), &oid("t-1"));
-    let intent = Intent::decode(pair.store(1).value(Table::Intent, &key).unwrap()).unwrap();
-    assert!(!intent.in_doubt);
-    pair.run_for(180_000);
-    assert!(pair.store(1).is_empty(Table::Intent));
-    pair.end();
-}
-
-#[test]
-fn ab3_a_decision_that_comes_after_everything_expired_is_still_filed() {
-    let mut solo = receiver(&external());
-    solo.input(offer(0, [Offered::token("t-1", solo.now).sequence(1).encode()]));
-    let (mut solo, outputs) = solo.restarted(600_000);
-    assert_eq!(asked(&outputs), [true]);
-    solo.pass(300_000);
-    let outputs = solo.input(decided("t-1", Decision::Applied));
-    let told = events(&outputs);
-    let filed = told.iter().any(|e| matches!(e, Event::Reconcile(item) if item.kind == ReconcileKind::AppliedPastDeadline));
-    assert!(filed, "{told:?}");
-    solo.pass(300_000);
-    assert!(solo.store.is_empty(Table::Ledger) && solo.store.is_empty(Table::Intent));
 }

@@ -9,9 +9,13 @@ fn dt1_the_same_seed_gives_the_same_trace() {
     for seed in 0..20 {
         let options = Options::swarm(seed, 40);
         let (first, second) = (run(&options), run(&options));
-        assert_eq!((first.trace, first.events, first.counts), (second.trace, second.events, second.counts));
+        assert_eq!(
+            (first.trace, first.events, first.counts),
+            (second.trace, second.events, second.counts)
+        );
     }
-    let traces: std::collections::BTreeSet<u64> = (0..20).map(|seed| run(&Options::swarm(seed, 40)).trace).collect();
+    let traces: std::collections::BTreeSet<u64> =
+        (0..20).map(|seed| run(&Options::swarm(seed, 40)).trace).collect();
     assert_eq!(traces.len(), 20, "another seed is another run");
 }
 
@@ -47,7 +51,11 @@ fn closed_form(loss_permille: u32, transfers: u32) {
     ] {
         let sigma = (n * odds * (1.0 - odds)).sqrt();
         let off = (seen as f64 - n * odds) / sigma;
-        assert!(off.abs() < 2.576, "{what}: {seen} of {n}, expected {:.0}: {off:.2} sigma", n * odds);
+        assert!(
+            off.abs() < 2.576,
+            "{what}: {seen} of {n}, expected {:.0}: {off:.2} sigma",
+            n * odds
+        );
     }
 }
 

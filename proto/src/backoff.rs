@@ -37,6 +37,7 @@ impl Backoff {
 
     /// The delay with jitter drawn from `seed`: the same seed gives the same delay.
     #[must_use]
+    //= DT-1
     pub fn delay_ms(&self, attempt: u32, seed: u64) -> u64 {
         let floor = self.floor_ms(attempt);
         let room = self.ceiling_ms(attempt) - floor;

@@ -204,6 +204,7 @@ impl Writer {
 /// Reads deterministic CBOR and refuses every other form. Lengths are checked against the bytes
 /// left before anything is allocated.
 #[derive(Clone, Debug)]
+//= WR-1
 pub struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -16,7 +16,7 @@ use crate::store::{ReadError, Table};
 use crate::time::Time;
 use crate::transfer::{Due, Transfer};
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 pub(crate) use end::{Verdict, apply_safe, id_key, outcome_of};
@@ -82,8 +82,9 @@ impl EndedIds {
 struct Peer {
     id: AgentId,
     pending: BTreeSet<u64>,
-    /// Transfers to offer that found the window full.
-    due: BTreeSet<u64>,
+    /// Transfers to offer that found the window full, in turn. Those that ended meanwhile, or
+    /// were offered by a sweep, are passed over.
+    due: VecDeque<u64>,
     /// On a new session the current attempt of every pending transfer is repeated, in order of
     /// issue; this is the next one.
     sweep: Option<u64>,
@@ -146,7 +147,7 @@ impl Custodian {
         self.peers.push(Peer {
             id: id.clone(),
             pending: BTreeSet::new(),
-            due: BTreeSet::new(),
+            due: VecDeque::new(),
             sweep: None,
             sessions: Vec::new(),
         });
@@ -292,6 +293,17 @@ impl Custodian {
         if let Some(Some(attempt)) = attempt {
             // Durable with the offer it counts, so that no crash refills the budget.
             ctx.put(Table::Attempt, num_key(num), attempt.encode());
+        }
+        let waiting = self
+            .transfers
+            .get(&num)
+            .and_then(|transfer| self.peers.get(transfer.peer as usize))
+            .is_some_and(|peer| !peer.due.is_empty());
+        if waiting {
+            // Others wait for room: its place goes to them, and it queues up behind.
+            self.recall(num);
+            self.queue(num);
+            return Ok(());
         }
         self.offer(ctx, settings, num, None)
     }

@@ -319,6 +319,9 @@ impl Custody {
         for (num, due) in self.custodian.on_timeout(&mut ctx, &self.settings)? {
             self.custodian.escalate(&mut ctx, &self.settings, &self.registry, num, due)?;
         }
+        if !self.custodian.recovered() {
+            return Ok(()); // what is not loaded yet may still be needed
+        }
         let forgotten = self.counters.prune(&mut ctx, &self.settings, &self.receiver)?;
         self.custodian.forget(&forgotten);
         Ok(())

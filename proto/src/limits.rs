@@ -1,6 +1,7 @@
 //! Every maximum of the wire and the machines, related at compile time.
 
 /// Bytes in one frame, which is one QUIC stream.
+//= BD-1
 pub const FRAME_LEN_MAX: usize = 256 * 1024;
 /// Bytes a batch frame is filled to before the next one is begun.
 pub const FRAME_LEN_TARGET: usize = 48 * 1024;

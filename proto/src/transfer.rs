@@ -24,6 +24,8 @@ pub(crate) struct Transfer {
     pub(crate) repeat: bool,
     /// Retry budget.
     pub(crate) max_retries: u32,
+    /// Whether it waits in its peer's queue for room.
+    pub(crate) queued: bool,
     /// Index into the custodian's peers.
     pub(crate) peer: u32,
     /// Index into the custodian's schedules.

@@ -10,7 +10,7 @@ use abhyasa::demo::stage::{free_address, tune};
 use abhyasa::init::ca::DevCa;
 use abhyasa::init::{InitOptions, init};
 use abhyasa::node::{Builder, Node, NodeHandle, StartError};
-use abhyasa::store::StoreError;
+use abhyasa::store::{Storage, StoreError};
 use proto::custodian::{Draft, Issued};
 use proto::id::{AgentId, GovernedKey, Kind, ObligationId};
 use proto::obligation::Obligation;
@@ -21,6 +21,7 @@ use proto::time::Time;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -129,12 +130,23 @@ pub fn peer_toml(name: &str, at: Option<SocketAddr>) -> String {
 }
 
 pub async fn start(config: NodeConfig) -> Node {
+    start_on(&config, async || None).await
+}
+
+/// Starts a node, on another store than its own if there is one.
+pub async fn start_on(config: &NodeConfig, mut storage: impl AsyncFnMut() -> Option<Arc<dyn Storage>>) -> Node {
     // A node that was stopped in this process leaves its port only when its last connection has
     // drained, and its store when its last task is gone.
-    let node = eventually("the port and the store", async || match Builder::new(config.clone()).start().await {
-        Ok(node) => Some(node),
-        Err(StartError::Listen { .. } | StartError::Store(StoreError::Open { .. })) => None,
-        Err(error) => panic!("{error}"),
+    let node = eventually("the port and the store", async || {
+        let mut builder = Builder::new(config.clone());
+        if let Some(storage) = storage().await {
+            builder = builder.storage(storage);
+        }
+        match builder.start().await {
+            Ok(node) => Some(node),
+            Err(StartError::Listen { .. } | StartError::Store(StoreError::Open { .. })) => None,
+            Err(error) => panic!("{error}"),
+        }
     })
     .await;
     ready(&node.handle()).await;

@@ -131,7 +131,13 @@ impl Checker {
         }
     }
 
-    fn custodian_rules(&mut self, at: u64, node: usize, batch: &Batch, broken: &mut Vec<(&'static str, Class, String)>) {
+    fn custodian_rules(
+        &mut self,
+        at: u64,
+        node: usize,
+        batch: &Batch,
+        broken: &mut Vec<(&'static str, Class, String)>,
+    ) {
         let Some(view) = self.nodes.get_mut(node) else { return };
         let mut breach = |rule, detail| broken.push((rule, Class::Safety, detail));
         for id in &batch.outcomes_gone {
@@ -160,13 +166,16 @@ impl Checker {
             if entry.deadline_at.is_some_and(|deadline| deadline != obligation.deadline_at()) {
                 breach("AB-2", format!("the deadline of {id} moved"));
             }
-            if matches!(entry.spec.change, Change::Authorization { .. }) && !batch.withheld.contains(id) {
+            if matches!(entry.spec.change, Change::Authorization { .. })
+                && !batch.withheld.contains(id)
+            {
                 breach("AB-1", format!("{id} was issued and not withheld here in the same commit"));
             }
             // Sessions told of while the issue was on its way to the disk may have repeated it.
             let since = at.saturating_sub(self.bounds.late_ms_max);
             let met = |met: &&(u64, usize)| met.0 >= since && met.1 == entry.spec.target;
-            entry.repeats = u32::try_from(view.sessions.iter().filter(met).count()).unwrap_or(u32::MAX);
+            entry.repeats =
+                u32::try_from(view.sessions.iter().filter(met).count()).unwrap_or(u32::MAX);
             entry.pending = Some(*num);
             entry.issued_at = at;
             entry.deadline_at = Some(obligation.deadline_at());
@@ -180,14 +189,20 @@ impl Checker {
             };
             if attempt.retries > entry.max_retries || attempt.retries < entry.retries {
                 let (was, max) = (entry.retries, entry.max_retries);
-                breach("AB-2", format!("{} retries after {was}, of {max}: {}", attempt.retries, entry.spec.id));
+                breach(
+                    "AB-2",
+                    format!("{} retries after {was}, of {max}: {}", attempt.retries, entry.spec.id),
+                );
             }
             entry.retries = attempt.retries;
         }
         for num in &batch.unpending {
             match view.nums.remove(num) {
                 Some(id) if batch.outcomes.contains_key(&id) => {}
-                Some(id) => breach("deliver-or-report", format!("{id} is no longer pending, without an outcome")),
+                Some(id) => breach(
+                    "deliver-or-report",
+                    format!("{id} is no longer pending, without an outcome"),
+                ),
                 None => breach("TS-1", format!("transfer {num} ended, which is not pending")),
             }
         }
@@ -199,7 +214,10 @@ impl Checker {
             };
             if let Some(terminal) = entry.terminal {
                 if terminal != outcome.terminal {
-                    breach("TS-1", format!("{id} was {terminal:?} and is {:?} now", outcome.terminal));
+                    breach(
+                        "TS-1",
+                        format!("{id} was {terminal:?} and is {:?} now", outcome.terminal),
+                    );
                 }
                 continue;
             }
@@ -208,20 +226,39 @@ impl Checker {
             }
             entry.terminal = Some(outcome.terminal);
             entry.ended_at = at;
-            let coalesced = outcome.reason.as_ref().is_some_and(|r| r.as_str().starts_with("superseded by"));
+            let coalesced =
+                outcome.reason.as_ref().is_some_and(|r| r.as_str().starts_with("superseded by"));
             match outcome.terminal {
                 Terminal::Applied if entry.ledger != Some(AckStatus::Applied) => {
-                    breach("AB-3", format!("{id} is applied here, its receiver's ledger says {:?}", entry.ledger));
+                    breach(
+                        "AB-3",
+                        format!(
+                            "{id} is applied here, its receiver's ledger says {:?}",
+                            entry.ledger
+                        ),
+                    );
                 }
                 Terminal::Declined if entry.ledger == Some(AckStatus::Applied) && !coalesced => {
-                    breach("DC-1", format!("{id} is declined here and applied at its receiver: {:?}", outcome.reason));
+                    breach(
+                        "DC-1",
+                        format!(
+                            "{id} is declined here and applied at its receiver: {:?}",
+                            outcome.reason
+                        ),
+                    );
                 }
                 Terminal::Escalated => {
                     if !batch.escalations.contains_key(id) {
-                        breach("AB-4", format!("{id} escalated without an escalation in the same commit"));
+                        breach(
+                            "AB-4",
+                            format!("{id} escalated without an escalation in the same commit"),
+                        );
                     }
                     if outcome.at < outcome.deadline_at && outcome.retries < entry.max_retries {
-                        breach("AB-4", format!("{id} escalated before its deadline and with retries left"));
+                        breach(
+                            "AB-4",
+                            format!("{id} escalated before its deadline and with retries left"),
+                        );
                     }
                 }
                 _ => {}
@@ -229,7 +266,11 @@ impl Checker {
             let late = outcome.at.ms_since(outcome.deadline_at);
             let up_for = at.saturating_sub(up_since);
             if late.min(up_for) > self.bounds.late_ms_max {
-                broken.push(("AB-4", Class::Liveness, format!("{id} ended {late} ms after its deadline, the node up for {up_for} ms")));
+                broken.push((
+                    "AB-4",
+                    Class::Liveness,
+                    format!("{id} ended {late} ms after its deadline, the node up for {up_for} ms"),
+                ));
                 return;
             }
         }
@@ -251,9 +292,18 @@ impl Checker {
             if entry.terminal != Some(Terminal::Escalated) {
                 breach("AB-4", format!("an escalation of {id}, which ended {:?}", entry.terminal));
             }
-            let safe_here = batch.cells.iter().any(|(_, role, _, cell)| *role == Role::Principal && cell.obligation_id == *id);
+            let safe_here = batch
+                .cells
+                .iter()
+                .any(|(_, role, _, cell)| *role == Role::Principal && cell.obligation_id == *id);
             if item.safe_action_applied != safe_here {
-                breach("AB-4", format!("escalation of {id} says safe(O) applied: {}, seen: {safe_here}", item.safe_action_applied));
+                breach(
+                    "AB-4",
+                    format!(
+                        "escalation of {id} says safe(O) applied: {}, seen: {safe_here}",
+                        item.safe_action_applied
+                    ),
+                );
             }
         }
         for item in &batch.reconcile {
@@ -262,70 +312,121 @@ impl Checker {
                 entry.late_items += 1;
                 if entry.late_items > 1 || entry.terminal != Some(Terminal::Escalated) {
                     let (id, times) = (&item.obligation_id, entry.late_items);
-                    breach("TS-1", format!("late applied of {id} filed {times} times, ended {:?}", entry.terminal));
+                    breach(
+                        "TS-1",
+                        format!(
+                            "late applied of {id} filed {times} times, ended {:?}",
+                            entry.terminal
+                        ),
+                    );
                 }
             }
         }
     }
 
-    fn receiver_rules(&mut self, node: usize, clock: Time, batch: &Batch, broken: &mut Vec<(&'static str, Class, String)>) {
+    fn receiver_rules(
+        &mut self,
+        node: usize,
+        clock: Time,
+        batch: &Batch,
+        broken: &mut Vec<(&'static str, Class, String)>,
+    ) {
         let skew_ms = self.bounds.skew_ms;
         let mut breach = |rule, detail| broken.push((rule, Class::Safety, detail));
         for ((issuer, id), ledger) in &batch.ledger {
-            let entry = self.by_name.get(issuer).and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id));
+            let entry =
+                self.by_name.get(issuer).and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id));
             let Some(entry) = entry.filter(|entry| entry.spec.target == node) else {
-                breach("LE-1", format!("a ledger entry for {id} of {issuer}, which is not for this node"));
+                breach(
+                    "LE-1",
+                    format!("a ledger entry for {id} of {issuer}, which is not for this node"),
+                );
                 continue;
             };
             // An id issued anew after its issuer and its receiver forgot it is another obligation.
             let anew = std::mem::take(&mut entry.ledger_gone) && entry.lives > 1;
             if let Some(old) = entry.ledger.filter(|_| !anew) {
-                breach("AB-3", format!("{id} was {old} in the ledger, and is {} again", ledger.status));
+                breach(
+                    "AB-3",
+                    format!("{id} was {old} in the ledger, and is {} again", ledger.status),
+                );
             }
             entry.ledger = Some(ledger.status);
             entry.ledger_until = Some(ledger.deadline_at.after_ms(skew_ms));
             let effect = batch.effects.contains(&(issuer.clone(), id.clone()));
             match (ledger.status, entry.spec.external) {
                 (AckStatus::Applied, false) if !effect => {
-                    breach("LE-1", format!("{id} is applied in the ledger without its effect in the same commit"));
+                    breach(
+                        "LE-1",
+                        format!(
+                            "{id} is applied in the ledger without its effect in the same commit"
+                        ),
+                    );
                 }
                 (AckStatus::Applied, true) if entry.calls == 0 => {
-                    breach("AB-3", format!("{id} is applied in the ledger, its external effect never happened"));
+                    breach(
+                        "AB-3",
+                        format!(
+                            "{id} is applied in the ledger, its external effect never happened"
+                        ),
+                    );
                 }
                 (AckStatus::Declined, true) if entry.calls > 0 => {
-                    breach("DC-1", format!("{id} is declined in the ledger, its external effect happened"));
+                    breach(
+                        "DC-1",
+                        format!("{id} is declined in the ledger, its external effect happened"),
+                    );
                 }
                 _ => {}
             }
-            if entry.late_effect && ledger.status == AckStatus::Applied
+            if entry.late_effect
+                && ledger.status == AckStatus::Applied
                 && !batch.files(ReconcileKind::AppliedPastDeadline, id)
                 && !batch.files(ReconcileKind::InDoubt, id)
             {
-                breach("DL-1", format!("{id} had its external effect after the deadline, and nobody is told"));
+                breach(
+                    "DL-1",
+                    format!("{id} had its external effect after the deadline, and nobody is told"),
+                );
             }
         }
         for (issuer, id) in &batch.ledger_gone {
-            let entry = self.by_name.get(issuer).and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id));
+            let entry =
+                self.by_name.get(issuer).and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id));
             let kept_until = entry.and_then(|entry| {
                 entry.ledger_gone = true;
                 entry.ledger_until.or(entry.deadline_at)
             });
             if kept_until.is_none_or(|until| clock < until) {
-                breach("LE-1", format!("the ledger forgot {id} of {issuer} before its deadline and the skew"));
+                breach(
+                    "LE-1",
+                    format!("the ledger forgot {id} of {issuer} before its deadline and the skew"),
+                );
             }
         }
         let Some(view) = self.nodes.get_mut(node) else { return };
         view.intents.extend(batch.intents.iter().cloned());
         for key in &batch.intents_gone {
             view.intents.remove(key);
-            let settled = split_issued_key(key).is_some_and(|named| batch.ledger.contains_key(&named));
-            if !settled && !batch.ledger_gone.iter().any(|named| Some(named) == split_issued_key(key).as_ref()) {
+            let settled =
+                split_issued_key(key).is_some_and(|named| batch.ledger.contains_key(&named));
+            if !settled
+                && !batch
+                    .ledger_gone
+                    .iter()
+                    .any(|named| Some(named) == split_issued_key(key).as_ref())
+            {
                 // An intent may also be forgotten, once its obligation has long expired.
-                let entry = split_issued_key(key)
-                    .and_then(|(issuer, id)| self.nodes.get(*self.by_name.get(&issuer)?)?.entries.get(&id));
-                let expired = entry.and_then(|entry| entry.deadline_at).is_some_and(|at| clock >= at);
+                let entry = split_issued_key(key).and_then(|(issuer, id)| {
+                    self.nodes.get(*self.by_name.get(&issuer)?)?.entries.get(&id)
+                });
+                let expired =
+                    entry.and_then(|entry| entry.deadline_at).is_some_and(|at| clock >= at);
                 if !expired {
-                    breach("LE-1", "an intent went without a ledger entry before its deadline".to_owned());
+                    breach(
+                        "LE-1",
+                        "an intent went without a ledger entry before its deadline".to_owned(),
+                    );
                 }
                 return;
             }

@@ -28,11 +28,19 @@ impl Checker {
                     breach("deliver-or-report", Class::Liveness, format!("{id} is still pending"));
                 }
                 if entry.terminal == Some(Terminal::Escalated) && entry.escalations != 1 {
-                    breach("AB-4", Class::Safety, format!("{id} escalated with {} escalations", entry.escalations));
+                    breach(
+                        "AB-4",
+                        Class::Safety,
+                        format!("{id} escalated with {} escalations", entry.escalations),
+                    );
                 }
                 let allowed = entry.max_retries.saturating_add(1).saturating_add(entry.repeats);
                 if entry.offers > allowed {
-                    breach("AB-2", Class::Safety, format!("{id} was offered {} times, {allowed} allowed", entry.offers));
+                    breach(
+                        "AB-2",
+                        Class::Safety,
+                        format!("{id} was offered {} times, {allowed} allowed", entry.offers),
+                    );
                 }
                 if let Some(healed) = self.healed_at
                     && self.bounds.prompt
@@ -44,20 +52,36 @@ impl Checker {
                     let room = deadline.as_ms().saturating_sub(from);
                     let heard_late = entry.ended_at > from + self.bounds.settle_ms_max;
                     let unheard = heard_late || entry.terminal == Some(Terminal::Escalated);
-                    if entry.ended_at > from && unheard && room > self.bounds.settle_ms_max + self.bounds.skew_ms {
+                    if entry.ended_at > from
+                        && unheard
+                        && room > self.bounds.settle_ms_max + self.bounds.skew_ms
+                    {
                         let (ended, after) = (entry.terminal, entry.ended_at - from);
-                        breach("converges", Class::Liveness, format!("{id} ended {ended:?} {after} ms after all was well, with {room} ms left"));
+                        breach(
+                            "converges",
+                            Class::Liveness,
+                            format!(
+                                "{id} ended {ended:?} {after} ms after all was well, with {room} ms left"
+                            ),
+                        );
                     }
                 }
             }
         }
         let forget_ms = self.bounds.retention_ms + 120_000;
         for (node, look) in looks.iter().enumerate() {
-            broken.extend(left_behind(look, at, forget_ms).into_iter().map(|detail| ("BD-1", Class::Safety, node, detail)));
+            broken.extend(
+                left_behind(look, at, forget_ms)
+                    .into_iter()
+                    .map(|detail| ("BD-1", Class::Safety, node, detail)),
+            );
             // An escalation nobody has seen keeps its outcome.
-            let kept = look.store.len(Table::Outcome).saturating_sub(look.store.len(Table::Escalation)) as u64;
+            let kept =
+                look.store.len(Table::Outcome).saturating_sub(look.store.len(Table::Escalation))
+                    as u64;
             if look.forgotten && kept > self.bounds.outcomes_max + self.bounds.outcomes_slack {
-                let detail = format!("{kept} outcomes are kept, {} allowed", self.bounds.outcomes_max);
+                let detail =
+                    format!("{kept} outcomes are kept, {} allowed", self.bounds.outcomes_max);
                 broken.push(("BD-1", Class::Safety, node, detail));
             }
         }
@@ -81,12 +105,17 @@ fn left_behind(look: &LastLook<'_>, now: u64, forget_ms: u64) -> Vec<String> {
     if *forgotten {
         for table in [Table::Ledger, Table::LedgerExpiry] {
             if !store.is_empty(table) {
-                left.push(format!("{} records are left in table {}", store.len(table), table.name()));
+                left.push(format!(
+                    "{} records are left in table {}",
+                    store.len(table),
+                    table.name()
+                ));
             }
         }
         let asked = |id: &proto::id::ObligationId| {
             store.iter(Table::Reconcile).any(|(_, value)| {
-                serde_json::from_slice::<Reconcile>(value).is_ok_and(|item| item.obligation_id == *id)
+                serde_json::from_slice::<Reconcile>(value)
+                    .is_ok_and(|item| item.obligation_id == *id)
             })
         };
         for (_, value) in store.iter(Table::Escalation) {
@@ -94,7 +123,10 @@ fn left_behind(look: &LastLook<'_>, now: u64, forget_ms: u64) -> Vec<String> {
             if let Ok(item) = item
                 && item.acknowledged_at_ms.is_some_and(|at| at + forget_ms < now)
             {
-                left.push(format!("the escalation of {} was acknowledged long ago", item.obligation_id));
+                left.push(format!(
+                    "the escalation of {} was acknowledged long ago",
+                    item.obligation_id
+                ));
             }
         }
         for (key, value) in store.iter(Table::Intent) {

@@ -20,10 +20,19 @@ impl Checker {
                     for reference in run.refs.iter().flat_map(|range| range.iter()) {
                         match view.offered.get(&(*session, reference)) {
                             Some(Some((issuer, id))) => {
-                                let id_conflict = run.reason.as_ref().is_some_and(|r| r.as_str() == "id_conflict");
+                                let id_conflict = run
+                                    .reason
+                                    .as_ref()
+                                    .is_some_and(|r| r.as_str() == "id_conflict");
                                 broken.extend(self.ack_out(*issuer, id, run.status, id_conflict));
                             }
-                            _ => broken.push(("AB-3", format!("{} for ref {reference}, which offered nothing", run.status))),
+                            _ => broken.push((
+                                "AB-3",
+                                format!(
+                                    "{} for ref {reference}, which offered nothing",
+                                    run.status
+                                ),
+                            )),
                         }
                     }
                 }
@@ -32,7 +41,9 @@ impl Checker {
             Output::Acks { peer, acks } => {
                 let issuer = self.by_name.get(peer).copied().unwrap_or(usize::MAX);
                 let finals = acks.iter().filter(|ack| ack.status.is_final());
-                finals.filter_map(|ack| self.ack_out(issuer, &ack.obligation_id, ack.status, false)).collect()
+                finals
+                    .filter_map(|ack| self.ack_out(issuer, &ack.obligation_id, ack.status, false))
+                    .collect()
             }
             Output::Answer { session: _, acks, .. } => acks
                 .iter()
@@ -44,7 +55,15 @@ impl Checker {
                         })
                     })
                 })
-                .map(|ack| ("PS-1", format!("answered {} for {}, not in the ledger", ack.status, ack.obligation_id)))
+                .map(|ack| {
+                    (
+                        "PS-1",
+                        format!(
+                            "answered {} for {}, not in the ledger",
+                            ack.status, ack.obligation_id
+                        ),
+                    )
+                })
                 .collect(),
             Output::BestEffort { items, .. } => self.best_effort_out(node, items),
             Output::Decide { issuer, obligation, .. } => self.decide_out(node, issuer, obligation),
@@ -57,8 +76,16 @@ impl Checker {
                         issued.custody != entry.spec.admissible || issued.custody != entry.custody()
                     })
                 });
-                lost.map(|issued| ("AB-1", format!("{} was answered, and is not durable as said: {issued:?}", issued.obligation_id)))
-                    .collect()
+                lost.map(|issued| {
+                    (
+                        "AB-1",
+                        format!(
+                            "{} was answered, and is not durable as said: {issued:?}",
+                            issued.obligation_id
+                        ),
+                    )
+                })
+                .collect()
             }
             Output::Event(Event::Terminal { obligation_id, outcome, .. }) => {
                 self.ended(node, obligation_id, *outcome)
@@ -102,7 +129,8 @@ impl Checker {
             };
             match view.entries.get_mut(&obligation.id) {
                 Some(entry) if entry.custody() => entry.offers += 1,
-                _ => broken.push(("PS-1", format!("{} was offered before it was durable", obligation.id))),
+                _ => broken
+                    .push(("PS-1", format!("{} was offered before it was durable", obligation.id))),
             }
         }
         broken
@@ -117,7 +145,12 @@ impl Checker {
         wrong.map(|obligation| ("AC-1", format!("{} went best-effort", obligation.id))).collect()
     }
 
-    fn decide_out(&self, node: usize, issuer: &AgentId, item: &bytes::Bytes) -> Vec<(&'static str, String)> {
+    fn decide_out(
+        &self,
+        node: usize,
+        issuer: &AgentId,
+        item: &bytes::Bytes,
+    ) -> Vec<(&'static str, String)> {
         let Ok(obligation) = Obligation::decode(item) else {
             return vec![("WR-1", "a decision asked on what does not decode".to_owned())];
         };
@@ -125,18 +158,33 @@ impl Checker {
         if self.nodes.get(node).is_some_and(|view| view.intents.contains(&key)) {
             return Vec::new();
         }
-        vec![("PS-1", format!("the handler is asked for {} before the intent is durable", obligation.id))]
+        vec![(
+            "PS-1",
+            format!("the handler is asked for {} before the intent is durable", obligation.id),
+        )]
     }
 
     /// An `applied` needs the ledger; a decline may come without (expired, superseded), but not
     /// against it.
-    fn ack_out(&self, issuer: usize, id: &ObligationId, status: AckStatus, id_conflict: bool) -> Option<(&'static str, String)> {
+    fn ack_out(
+        &self,
+        issuer: usize,
+        id: &ObligationId,
+        status: AckStatus,
+        id_conflict: bool,
+    ) -> Option<(&'static str, String)> {
         let entry = self.entry_of(issuer, id.as_str());
         let ledger = entry.and_then(super::Entry::ledger);
         let wrong = match status {
             AckStatus::Applied => ledger != Some(AckStatus::Applied),
-            _ => ledger == Some(AckStatus::Applied) && !id_conflict && !entry.is_some_and(|e| e.terminal.is_some()),
+            _ => {
+                ledger == Some(AckStatus::Applied)
+                    && !id_conflict
+                    && entry.is_none_or(|e| e.terminal.is_none())
+            }
         };
-        wrong.then(|| ("PS-1", format!("{status} for {id} left, the durable ledger says {ledger:?}")))
+        wrong.then(|| {
+            ("PS-1", format!("{status} for {id} left, the durable ledger says {ledger:?}"))
+        })
     }
 }

@@ -89,7 +89,9 @@ impl World {
             let calls = custody.recovered().then_some(&mut live.calls);
             let next = live.inbox.pop_front().or_else(|| calls.and_then(|calls| calls.pop_front()));
             let Some(input) = next else { break };
-            custody.handle(clock, input, &node.store, &mut step).map_err(|error| error.to_string())?;
+            custody
+                .handle(clock, input, &node.store, &mut step)
+                .map_err(|error| error.to_string())?;
         }
         custody.seal(clock, &node.store, &mut step);
         Ok(Some((step, clock)))
@@ -183,7 +185,8 @@ impl World {
                 let mut len = 0;
                 let count_max = if self.options.singly { 1 } else { BATCH_COUNT_MAX };
                 for item in items {
-                    if batch.len() == count_max || (len > 0 && len + item.len() > FRAME_LEN_TARGET) {
+                    if batch.len() == count_max || (len > 0 && len + item.len() > FRAME_LEN_TARGET)
+                    {
                         let items: Vec<_> = std::mem::take(&mut batch);
                         let first_ref = first;
                         first += items.len() as u64;

@@ -174,7 +174,8 @@ impl World {
     /// Cuts one direction from now until `until`.
     pub(crate) fn cut_begins(&mut self, from: usize, to: usize, until: u64) {
         self.net.cut(from, to, self.now, until);
-        let pair = |end: &End| (end.node, end.peer) == (from, to) || (end.node, end.peer) == (to, from);
+        let pair =
+            |end: &End| (end.node, end.peer) == (from, to) || (end.node, end.peer) == (to, from);
         let ends: Vec<SessionId> =
             self.ends.iter().filter(|(_, end)| pair(end)).map(|(session, _)| *session).collect();
         for session in ends {

@@ -13,8 +13,8 @@ use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
 use proto::receiver::Decision;
 use proto::record::{Reconcile, ReconcileKind, Resolution, key_num};
-use proto::store::Table;
 use proto::step::Ticket;
+use proto::store::Table;
 use proto::time::Time;
 use std::collections::BTreeMap;
 
@@ -69,7 +69,10 @@ impl Handler {
     }
 
     fn plan(&self, id: &ObligationId) -> Plan {
-        let hash = id.as_str().bytes().fold(self.seed, |hash, byte| proto::backoff::mix(hash ^ u64::from(byte)));
+        let hash = id
+            .as_str()
+            .bytes()
+            .fold(self.seed, |hash, byte| proto::backoff::mix(hash ^ u64::from(byte)));
         let mut left = u32::try_from(hash % 1000).unwrap_or(0);
         let times = u32::try_from(hash / 1000 % 3 + 1).unwrap_or(1);
         let model = &self.model;
@@ -103,7 +106,8 @@ impl World {
             self.checker.asked(spec);
             asked.push(draft);
         }
-        let client = Client { node, drafts: asked, answered: false, full: 0, again: 0, last: Vec::new() };
+        let client =
+            Client { node, drafts: asked, answered: false, full: 0, again: 0, last: Vec::new() };
         self.clients.push(client);
         self.clients.len() - 1
     }
@@ -114,16 +118,22 @@ impl World {
 
     /// The results of a client's last answer, once it has one.
     pub(crate) fn results(&self, client: usize) -> Option<&[IssueResult]> {
-        self.clients.get(client).filter(|client| client.answered).map(|client| client.last.as_slice())
+        self.clients
+            .get(client)
+            .filter(|client| client.answered)
+            .map(|client| client.last.as_slice())
     }
 
     pub(crate) fn ask(&mut self, n: usize) {
         let ticket = Ticket(self.next_ticket);
-        let Some(client) = self.clients.get_mut(n).filter(|client| !client.answered) else { return };
+        let Some(client) = self.clients.get_mut(n).filter(|client| !client.answered) else {
+            return;
+        };
         let (node, drafts) = (client.node, client.drafts.clone());
         self.tickets.insert(ticket, n);
         self.next_ticket += 1;
-        let patience = if self.call(node, Input::Issue { ticket, drafts }) { CLIENT_PATIENCE_MS } else { 500 };
+        let patience =
+            if self.call(node, Input::Issue { ticket, drafts }) { CLIENT_PATIENCE_MS } else { 500 };
         self.schedule(self.now + patience, Event::Ask { client: n });
     }
 
@@ -169,13 +179,16 @@ impl World {
         let Some(store) = self.store(node) else { return };
         let open = store.iter(Table::Reconcile).find_map(|(key, value)| {
             let item: Reconcile = serde_json::from_slice(value).ok()?;
-            let wanted = matches!(item.kind, ReconcileKind::InDoubt | ReconcileKind::DeclineSurfaced);
+            let wanted =
+                matches!(item.kind, ReconcileKind::InDoubt | ReconcileKind::DeclineSurfaced);
             (item.obligation_id == *id && item.resolution.is_none() && wanted)
                 .then(|| Some((key_num(key)?, item)))?
         });
         let Some((number, item)) = open else { return };
         let resolution = match item.kind {
-            ReconcileKind::InDoubt if self.handler.happened(node, &item.agent, id) => Resolution::Applied,
+            ReconcileKind::InDoubt if self.handler.happened(node, &item.agent, id) => {
+                Resolution::Applied
+            }
             ReconcileKind::InDoubt => Resolution::NotApplied,
             _ if self.chance.chance(500) => Resolution::ApplySafe,
             _ => Resolution::Noted,
@@ -203,12 +216,16 @@ impl World {
         let mut effect = None;
         let late = clock.after_ms(skew) >= obligation.deadline_at();
         let decision = match (call.effect_at, plan) {
-            (Some(_), Plan::Doubt { .. }) => Decision::InDoubt(Reason::new("the system cannot say")),
+            (Some(_), Plan::Doubt { .. }) => {
+                Decision::InDoubt(Reason::new("the system cannot say"))
+            }
             (Some(_), _) => Decision::Applied,
             (None, _) if late => Decision::NotReached(Reason::new("not asked past the deadline")),
             (None, Plan::Decline) => Decision::Declined(Reason::new("against policy")),
             (None, Plan::Defer(times)) if asked <= times => Decision::Deferred(None),
-            (None, Plan::Unreached(times)) if asked <= times => Decision::NotReached(Reason::new("down")),
+            (None, Plan::Unreached(times)) if asked <= times => {
+                Decision::NotReached(Reason::new("down"))
+            }
             (None, Plan::Doubt { effect: happens }) => {
                 effect = happens.then_some(self.now + takes);
                 Decision::InDoubt(Reason::new("the system cannot say"))
@@ -242,14 +259,25 @@ impl World {
         let unknown = ObligationId::new("nobody-issued-this").ok();
         match self.chance.below(7) {
             0 => {
-                let (status, acked_at, reason) = (AckStatus::Applied, Time::from_ms(self.now), None);
-                self.input(n, Input::AckRuns { session, runs: vec![AckRun { status, acked_at, reason, refs }] });
+                let (status, acked_at, reason) =
+                    (AckStatus::Applied, Time::from_ms(self.now), None);
+                self.input(
+                    n,
+                    Input::AckRuns {
+                        session,
+                        runs: vec![AckRun { status, acked_at, reason, refs }],
+                    },
+                );
             }
-            1 => self.input(n, Input::Refused { session, refs, code: RefuseCode::Unauthorized, retry_after_ms: 5 }),
+            1 => self.input(
+                n,
+                Input::Refused { session, refs, code: RefuseCode::Unauthorized, retry_after_ms: 5 },
+            ),
             2 => self.inject_offers(session, first, vec![Bytes::from_static(b"\xff\x00garbage")]),
             3 => {
                 // An ack from an agent that is not the target.
-                let targets: Vec<usize> = (0..self.nodes.len()).filter(|other| *other != peer && *other != n).collect();
+                let targets: Vec<usize> =
+                    (0..self.nodes.len()).filter(|other| *other != peer && *other != n).collect();
                 let Some(target) = self.chance.pick(&targets) else { return };
                 for obligation_id in self.checker.pending_of(n, target, 3) {
                     let ack = CustodyAck {
@@ -262,7 +290,10 @@ impl World {
                     self.input(n, Input::Acks { peer: from.clone(), acks: vec![ack] });
                 }
             }
-            4 => self.input(n, Input::Query { session, query_ref: 1, ids: unknown.into_iter().collect() }),
+            4 => self.input(
+                n,
+                Input::Query { session, query_ref: 1, ids: unknown.into_iter().collect() },
+            ),
             5 => self.input(n, Input::Probe { session, nonce: first, id: unknown }),
             _ => {
                 let acks = unknown.into_iter().map(|obligation_id| CustodyAck {

@@ -148,7 +148,10 @@ pub fn acks(outputs: &[Output]) -> Vec<(u64, AckStatus, Option<Reason>)> {
     let mut all: Vec<_> = runs
         .flatten()
         .flat_map(|run| {
-            run.refs.iter().flat_map(|range| range.iter()).map(|at| (at, run.status, run.reason.clone()))
+            run.refs
+                .iter()
+                .flat_map(|range| range.iter())
+                .map(|at| (at, run.status, run.reason.clone()))
         })
         .collect();
     all.sort();

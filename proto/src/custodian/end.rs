@@ -156,7 +156,6 @@ impl Custodian {
         self.ended.insert(hash);
         if let Some(peer) = self.peers.get_mut(transfer.peer as usize) {
             peer.pending.remove(&num);
-            peer.due.remove(&num);
         }
         if let Some((session, reference)) = transfer.sent
             && self.land(session, reference).is_some()
@@ -294,9 +293,10 @@ pub(crate) fn apply_safe(
     let value = match &action.effect {
         SafeEffect::FailClosed { .. } => {
             let newer = cell.as_ref().is_some_and(|cell| {
-                cell.obligation_id != obligation.id
-                    && cell.sequence.is_some()
-                    && cell.sequence >= action.sequence
+                cell.sequence > action.sequence
+                    || (cell.sequence.is_some()
+                        && cell.sequence == action.sequence
+                        && cell.obligation_id != obligation.id)
             });
             if newer {
                 return Ok(false);

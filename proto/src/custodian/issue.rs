@@ -242,6 +242,7 @@ impl Custodian {
             sent: None,
             retries: 0,
             repeat: false,
+            queued: false,
             max_retries: profile.max_retries(),
             peer,
             schedule,
@@ -293,6 +294,7 @@ impl Custodian {
         Ok(Some(if equal { same(outcome.deadline_at, outcome.sequence) } else { taken() }))
     }
 
+    //= BD-1
     fn full(&self, settings: &Settings, target: &AgentId) -> Option<IssueError> {
         let retry_after_ms = settings.refuse_retry_after_ms;
         if self.pending() >= settings.pending_max {

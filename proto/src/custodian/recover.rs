@@ -89,6 +89,7 @@ impl Custodian {
                 sent: None,
                 retries: attempt.retries,
                 repeat: true,
+                queued: false,
                 max_retries: obligation.max_retries,
                 peer,
                 schedule,

@@ -37,7 +37,11 @@ impl Custodian {
         if let Some(peer) = self.peers.get_mut(index as usize) {
             peer.sessions.push(session);
             peer.sweep = Some(0);
-            peer.due.clear();
+            for num in std::mem::take(&mut peer.due) {
+                if let Some(transfer) = self.transfers.get_mut(&num) {
+                    transfer.queued = false;
+                }
+            }
         }
         self.fill(ctx, settings, index)
     }
@@ -82,21 +86,13 @@ impl Custodian {
                 (Arc::new(obligation), bytes)
             }
         };
-        // The older offer of the same transfer, if any, gives its place in the window up; an ack
-        // of it still counts.
-        if let Some((session, reference)) = self.transfers.get(&num).and_then(|transfer| transfer.sent)
-            && self.land(session, reference).is_some()
-        {
-            self.remember(session, reference, obligation.id.clone());
-        }
+        self.recall(num);
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let full = session.in_flight.len() >= session.window
             || (session.in_flight_bytes + bytes.len() > settings.in_flight_bytes_max
                 && !session.in_flight.is_empty());
         if full {
-            if let Some(peer) = self.peers.get_mut(index as usize) {
-                peer.due.insert(num);
-            }
+            self.queue(num);
             return Ok(());
         }
         let reference = session.next_ref;
@@ -108,6 +104,26 @@ impl Custodian {
             transfer.sent = Some((id, reference));
         }
         Ok(())
+    }
+
+    /// The offer of a transfer that is to be made again gives its place in the window up; an ack of
+    /// it still counts.
+    pub(super) fn recall(&mut self, num: u64) {
+        if let Some((session, reference)) = self.transfers.get(&num).and_then(|transfer| transfer.sent)
+            && let Some(flying) = self.land(session, reference)
+        {
+            self.remember(session, reference, flying.obligation.id.clone());
+        }
+    }
+
+    /// Queues a transfer up for room in its peer's window.
+    pub(super) fn queue(&mut self, num: u64) {
+        let Some(transfer) = self.transfers.get_mut(&num) else { return };
+        if !std::mem::replace(&mut transfer.queued, true)
+            && let Some(peer) = self.peers.get_mut(transfer.peer as usize)
+        {
+            peer.due.push_back(num);
+        }
     }
 
     /// Takes an offer out of its session's window.
@@ -140,7 +156,11 @@ impl Custodian {
             {
                 return Ok(());
             }
-            let num = if let Some(num) = peer.due.pop_first() {
+            let num = if let Some(num) = peer.due.pop_front() {
+                let queued = self.transfers.get_mut(&num).is_some_and(|transfer| std::mem::take(&mut transfer.queued));
+                if !queued {
+                    continue;
+                }
                 num
             } else if let Some(from) = peer.sweep {
                 let Some(num) = peer.pending.range((Bound::Included(from), Bound::Unbounded)).next() else {
@@ -158,7 +178,7 @@ impl Custodian {
                 return Ok(());
             };
             self.offer(ctx, settings, num, None)?;
-            if self.peers.get(index as usize).is_some_and(|peer| peer.due.contains(&num)) {
+            if self.transfers.get(&num).is_some_and(|transfer| transfer.queued) {
                 return Ok(()); // too large for what room there is
             }
         }

@@ -122,6 +122,10 @@ impl Counters {
         } else {
             ledger_next.into_iter().chain(outcomes_next).min().map(|at| at.max(later))
         };
+        if ctx.staging.len() > 0 {
+            // What is not durable yet was not seen.
+            self.prune_at = Some(self.prune_at.map_or(later, |at| at.min(later)));
+        }
         if left < PRUNE_KEYS_MAX {
             self.pruning = Some(ctx.staging.open_generation());
         }

@@ -36,6 +36,7 @@ impl Frame {
     ///
     /// # Errors
     /// [`CborError`] for anything but the encoding [`Frame::encode`] gives.
+    //= WR-1
     pub fn decode(bytes: Bytes) -> Result<Self, CborError> {
         at_most("frame", bytes.len(), FRAME_LEN_MAX)?;
         whole(&bytes, |reader| Self::read(reader, &bytes))

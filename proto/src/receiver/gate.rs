@@ -31,6 +31,7 @@ impl Bucket {
 
 impl PeerLoad {
     /// Whether one obligation of `len` bytes is inside the peer's rates; takes it if so.
+    //= BD-1
     pub(super) fn admits(&mut self, now: Time, rules: &PeerRules, len: u64) -> bool {
         let burst = rules.obligations_burst.max(1);
         let bytes_burst = rules.bytes_per_second.max(len);

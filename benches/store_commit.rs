@@ -1,0 +1,41 @@
+//! What the disk costs: one commit with its fdatasync, by obligations in the batch.
+//!
+//! The store is below `target`, so the figures are those of the disk that the repository is on.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+use abhyasa::store::{FjallStore, Storage as _, StoreOptions};
+use bytes::Bytes;
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use proto::id::AgentId;
+use proto::record::num_key;
+use proto::store::{Table, Write};
+
+/// Bytes of one pending record: a payload of 256 bytes and its envelope.
+const RECORD_LEN: usize = 380;
+
+fn commits(c: &mut Criterion) {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let owner = AgentId::new("spiffe://bench.local/node").unwrap();
+    let store = FjallStore::open(dir.path(), &owner, &StoreOptions::default()).unwrap();
+    let record = Bytes::from(vec![7u8; RECORD_LEN]);
+    let mut next = 0u64;
+    for sync in [true, false] {
+        let mut group = c.benchmark_group(if sync { "commit/fdatasync" } else { "commit/written_behind" });
+        for obligations in [1u64, 16, 64, 256, 1024, 4096] {
+            group.throughput(Throughput::Elements(obligations));
+            group.bench_function(BenchmarkId::from_parameter(obligations), |b| {
+                let batch = || -> Vec<Write> {
+                    let from = next;
+                    next += obligations;
+                    let write = |num| Write { table: Table::Pending, key: num_key(num), value: Some(record.clone()) };
+                    (from..next).map(write).collect()
+                };
+                b.iter_batched(batch, |writes| store.commit(&writes, sync).unwrap(), BatchSize::PerIteration);
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, commits);
+criterion_main!(benches);
