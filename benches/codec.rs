@@ -42,7 +42,9 @@ fn obligations(c: &mut Criterion) {
     group.bench_function("digest", |b| b.iter(|| black_box(&one).digest()));
     group.bench_function("to_json", |b| b.iter(|| serde_json::to_vec(black_box(&one)).unwrap()));
     let json = serde_json::to_vec(&one).unwrap();
-    group.bench_function("from_json", |b| b.iter(|| serde_json::from_slice::<Obligation>(black_box(&json)).unwrap()));
+    group.bench_function("from_json", |b| {
+        b.iter(|| serde_json::from_slice::<Obligation>(black_box(&json)).unwrap())
+    });
     group.finish();
 }
 
@@ -64,7 +66,11 @@ fn frames(c: &mut Criterion) {
         group.throughput(Throughput::Elements(elements));
         group.bench_function("encode", |b| b.iter(|| black_box(&frame).encode()));
         group.bench_function("decode", |b| {
-            b.iter_batched(|| bytes.clone(), |bytes| Frame::decode(black_box(bytes)).unwrap(), BatchSize::SmallInput);
+            b.iter_batched(
+                || bytes.clone(),
+                |bytes| Frame::decode(black_box(bytes)).unwrap(),
+                BatchSize::SmallInput,
+            );
         });
         group.finish();
     }

@@ -31,7 +31,10 @@ fn config(dir: &Path, name: &str, peer: &str, address: Option<SocketAddr>) -> No
         id: Some(agent(name).to_string()),
         ca: dir.join("receiver/ca").exists().then(|| dir.join("receiver/ca")),
         quic_listen: "127.0.0.1:0".parse().unwrap(),
-        peers: vec![(agent(peer), address.map_or_else(|| "127.0.0.1:1".to_owned(), |at| at.to_string()).parse().unwrap())],
+        peers: vec![(
+            agent(peer),
+            address.map_or_else(|| "127.0.0.1:1".to_owned(), |at| at.to_string()).parse().unwrap(),
+        )],
         ..InitOptions::default()
     };
     let mut config = NodeConfig::load(&init(&dir.join(name), &options).unwrap().config).unwrap();
@@ -50,9 +53,13 @@ struct World {
 
 impl World {
     async fn new(dir: &Path) -> Self {
-        let receiver = Builder::new(config(dir, "receiver", "custodian", None)).start().await.unwrap();
+        let receiver =
+            Builder::new(config(dir, "receiver", "custodian", None)).start().await.unwrap();
         let address = receiver.handle().quic_address();
-        let custodian = Builder::new(config(dir, "custodian", "receiver", Some(address))).start().await.unwrap();
+        let custodian = Builder::new(config(dir, "custodian", "receiver", Some(address)))
+            .start()
+            .await
+            .unwrap();
         let node = custodian.handle();
         let begun = Instant::now();
         while !node.peers().iter().any(|peer| peer.connected) || node.readiness().is_err() {
@@ -60,7 +67,12 @@ impl World {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let payload = serde_json::json!({ "weight_delta": -0.000_001, "weight_key": "routing.bench", "note": "x".repeat(190) });
-        Self { custodian, receiver, payload: Payload::from_json(payload.as_object().unwrap()).unwrap(), next: 0 }
+        Self {
+            custodian,
+            receiver,
+            payload: Payload::from_json(payload.as_object().unwrap()).unwrap(),
+            next: 0,
+        }
     }
 
     fn drafts(&mut self, count: usize) -> Vec<Draft> {
@@ -81,7 +93,8 @@ impl World {
     /// Issues `count` obligations at once and waits until each is applied and that is on disk.
     async fn round(&mut self, count: usize) -> Duration {
         let node = self.custodian.handle();
-        let calls: Vec<Vec<Draft>> = (0..count.div_ceil(CALL_MAX)).map(|_| self.drafts(CALL_MAX.min(count))).collect();
+        let calls: Vec<Vec<Draft>> =
+            (0..count.div_ceil(CALL_MAX)).map(|_| self.drafts(CALL_MAX.min(count))).collect();
         let mut left: usize = calls.iter().map(Vec::len).sum();
         let mut events = node.events();
         let begun = Instant::now();
@@ -107,7 +120,8 @@ async fn issue(node: NodeHandle, drafts: Vec<Draft>) {
 
 fn applied(c: &mut Criterion) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mut world = runtime.block_on(World::new(dir.path()));
     let mut group = c.benchmark_group("issue_to_applied");
     group.sample_size(20);

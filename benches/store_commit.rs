@@ -9,9 +9,12 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use proto::id::AgentId;
 use proto::record::num_key;
 use proto::store::{Table, Write};
+use std::time::Duration;
 
 /// Bytes of one pending record: a payload of 256 bytes and its envelope.
 const RECORD_LEN: usize = 380;
+/// Keys that are written over and over, so that the store does not grow.
+const KEYS: u64 = 65_536;
 
 fn commits(c: &mut Criterion) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -19,22 +22,32 @@ fn commits(c: &mut Criterion) {
     let store = FjallStore::open(dir.path(), &owner, &StoreOptions::default()).unwrap();
     let record = Bytes::from(vec![7u8; RECORD_LEN]);
     let mut next = 0u64;
-    for sync in [true, false] {
-        let mut group = c.benchmark_group(if sync { "commit/fdatasync" } else { "commit/written_behind" });
-        for obligations in [1u64, 16, 64, 256, 1024, 4096] {
-            group.throughput(Throughput::Elements(obligations));
-            group.bench_function(BenchmarkId::from_parameter(obligations), |b| {
-                let batch = || -> Vec<Write> {
-                    let from = next;
-                    next += obligations;
-                    let write = |num| Write { table: Table::Pending, key: num_key(num), value: Some(record.clone()) };
-                    (from..next).map(write).collect()
+    let mut group = c.benchmark_group("store_commit");
+    group
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    for obligations in [1u64, 16, 64, 256, 1024, 4096] {
+        group.throughput(Throughput::Elements(obligations));
+        group.bench_function(BenchmarkId::new("obligations", obligations), |b| {
+            let batch = || -> Vec<Write> {
+                let from = next;
+                next += obligations;
+                let write = |num| Write {
+                    table: Table::Pending,
+                    key: num_key(num % KEYS),
+                    value: Some(record.clone()),
                 };
-                b.iter_batched(batch, |writes| store.commit(&writes, sync).unwrap(), BatchSize::PerIteration);
-            });
-        }
-        group.finish();
+                (from..next).map(write).collect()
+            };
+            b.iter_batched(
+                batch,
+                |writes| store.commit(&writes, true).unwrap(),
+                BatchSize::PerIteration,
+            );
+        });
     }
+    group.finish();
 }
 
 criterion_group!(benches, commits);

@@ -114,6 +114,7 @@ impl Driver {
         drop(work_tx);
         // The commit in flight finishes, or fails, before the store is let go.
         let _ = committer.join();
+        self.router.abandon();
         result
     }
 

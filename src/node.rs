@@ -4,7 +4,7 @@
 //! are given to [`Builder`]; production passes the real ones.
 
 use crate::binding::http::{HttpPeer, HttpPeers};
-use crate::binding::quic::{self, Context};
+use crate::binding::quic::Context;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, HandlerConfig, NodeConfig};
 use crate::driver::{Batching, Call, Driver, DriverError, Input, Shared};
@@ -320,7 +320,7 @@ fn endpoint(
     seed: u64,
 ) -> Result<quinn::Endpoint, StartError> {
     let transport = Arc::new(tls::transport(&config.quic)?);
-    let server = tls.server(&[quic::ALPN], transport)?;
+    let server = tls.server(&[tls::ALPN], transport)?;
     let listen = |source| StartError::Listen { address: config.quic.listen, source };
     let mut endpoint_config = quinn::EndpointConfig::default();
     match socket {

@@ -2,7 +2,7 @@
 //! connection with a fresh handshake.
 
 use crate::binding::quic::{self, Close, Context, Silence};
-use crate::tls::TlsIdentity;
+use crate::tls::{self, TlsIdentity};
 use proto::backoff::Backoff;
 use proto::id::AgentId;
 use std::net::SocketAddr;
@@ -118,9 +118,9 @@ impl Dialer {
 
     async fn dial(&self, peer: &AgentId, address: &str) -> Result<quinn::Connection, DialError> {
         let resolved = resolve(address).await?;
-        let config = self.tls.client(&[quic::ALPN], peer, self.transport.clone())?;
+        let config = self.tls.client(&[tls::ALPN], peer, self.transport.clone())?;
         // The name is not used: the verifier knows whom it expects.
-        let connecting = self.endpoint.connect_with(config, resolved, "peer.abhyasa")?;
+        let connecting = self.endpoint.connect_with(config, resolved, tls::SERVER_NAME)?;
         let done = tokio::time::timeout(self.handshake_timeout, connecting).await;
         done.map_err(|_| DialError::Timeout { ms: self.handshake_timeout.as_millis() })?.map_err(Into::into)
     }

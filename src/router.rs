@@ -259,6 +259,11 @@ impl Router {
         ticket
     }
 
+    /// The driver is gone: whoever waits for an answer of it shall know.
+    pub(crate) fn abandon(&self) {
+        lock(&self.replies).clear();
+    }
+
     pub(crate) fn forget(&self, ticket: Ticket) {
         lock(&self.replies).remove(&ticket);
     }

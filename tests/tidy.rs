@@ -10,15 +10,16 @@ use std::path::{Path, PathBuf};
 
 /// Every rule there is; `proto/INVARIANTS.md` has a row for each.
 const RULES: [&str; 17] = [
-    "AC-1", "AB-1", "AB-2", "AB-3", "AB-4", "SG-1", "SG-2", "DL-1", "DC-1", "DF-1", "TS-1", "PS-1", "LE-1", "CR-1",
-    "BD-1", "DT-1", "WR-1",
+    "AC-1", "AB-1", "AB-2", "AB-3", "AB-4", "SG-1", "SG-2", "DL-1", "DC-1", "DF-1", "TS-1", "PS-1",
+    "LE-1", "CR-1", "BD-1", "DT-1", "WR-1",
 ];
 /// Lines in one Rust file.
 const FILE_LINES_MAX: usize = 700;
 /// Where code that enforces rules lives.
 const CODE: [&str; 3] = ["proto/src", "src", "netsim/src"];
 /// Where there is Rust.
-const RUST: [&str; 7] = ["proto/src", "src", "netsim/src", "proto/tests", "netsim/tests", "tests", "benches"];
+const RUST: [&str; 7] =
+    ["proto/src", "src", "netsim/src", "proto/tests", "netsim/tests", "tests", "benches"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -36,8 +37,11 @@ fn files(dirs: &[&str], wanted: impl Fn(&Path) -> bool) -> BTreeMap<String, Stri
     while let Some(path) = left.pop() {
         let at = root().join(&path);
         if at.is_dir() {
-            let entries = fs::read_dir(&at).unwrap().map(|entry| path.join(entry.unwrap().file_name()));
-            left.extend(entries.filter(|entry| !entry.ends_with("target") && !entry.ends_with(".git")));
+            let entries =
+                fs::read_dir(&at).unwrap().map(|entry| path.join(entry.unwrap().file_name()));
+            left.extend(
+                entries.filter(|entry| !entry.ends_with("target") && !entry.ends_with(".git")),
+            );
         } else if at.exists() && wanted(&path) {
             let text = String::from_utf8_lossy(&fs::read(&at).unwrap()).into_owned();
             found.insert(path.to_str().unwrap().trim_start_matches("./").to_owned(), text);
@@ -82,7 +86,9 @@ fn every_rule_has_a_row_a_mark_and_a_test() {
         .filter_map(|(before, line)| {
             // `#[test]`, `#[tokio::test]` and what proptest has inside its macro.
             let attribute = before.trim();
-            attribute.starts_with("#[").then(|| line.trim().trim_start_matches("async ").strip_prefix("fn "))?
+            attribute
+                .starts_with("#[")
+                .then(|| line.trim().trim_start_matches("async ").strip_prefix("fn "))?
         })
         .filter_map(|name| name.split('_').next())
         .collect();
@@ -101,17 +107,26 @@ fn every_rule_has_a_row_a_mark_and_a_test() {
             missing.push(format!("{rule}: no test whose name begins with {prefix}_"));
         }
         match table.get(rule).filter(|files| !files.is_empty()) {
-            None => missing.push(format!("{rule}: no row in proto/INVARIANTS.md that names a file")),
+            None => {
+                missing.push(format!("{rule}: no row in proto/INVARIANTS.md that names a file"))
+            }
             Some(files) => missing.extend(
                 files
                     .iter()
-                    .filter(|file| !code.get(**file).is_some_and(|text| marks(text).any(|mark| mark == rule)))
-                    .map(|file| format!("{rule}: {file} is named in proto/INVARIANTS.md and has no `//= {rule}`")),
+                    .filter(|file| {
+                        !code.get(**file).is_some_and(|text| marks(text).any(|mark| mark == rule))
+                    })
+                    .map(|file| {
+                        format!(
+                            "{rule}: {file} is named in proto/INVARIANTS.md and has no `//= {rule}`"
+                        )
+                    }),
             ),
         }
     }
     none("rules that are not kept in view", &missing);
-    let unknown: Vec<String> = cited.difference(&RULES.into()).map(|mark| format!("//= {mark}")).collect();
+    let unknown: Vec<String> =
+        cited.difference(&RULES.into()).map(|mark| format!("//= {mark}")).collect();
     none("marks of rules that do not exist", &unknown);
 }
 
@@ -123,7 +138,9 @@ fn files_stay_readable_and_finished() {
         if lines > FILE_LINES_MAX {
             found.push(format!("{file}: {lines} lines, over {FILE_LINES_MAX}"));
         }
-        for unfinished in [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")] {
+        for unfinished in
+            [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")]
+        {
             if text.contains(unfinished) {
                 found.push(format!("{file}: {unfinished}…)"));
             }
@@ -134,12 +151,24 @@ fn files_stay_readable_and_finished() {
 
 #[test]
 fn nothing_names_the_place_it_was_written_in() {
-    let places = [concat!("/wo", "rk/"), concat!("sha", "red/"), concat!(".lib", "rary"), concat!("/tmp/", "plan")];
+    let places = [
+        concat!("/wo", "rk/"),
+        concat!("sha", "red/"),
+        concat!(".lib", "rary"),
+        concat!("/tmp/", "plan"),
+    ];
     let text = ["rs", "md", "toml", "cddl", "diag", "service", "json", ""];
-    let all = files(&["."], |path| text.contains(&path.extension().and_then(|ext| ext.to_str()).unwrap_or("")));
+    let all = files(&["."], |path| {
+        text.contains(&path.extension().and_then(|ext| ext.to_str()).unwrap_or(""))
+    });
     let found: Vec<String> = all
         .iter()
-        .flat_map(|(file, text)| places.iter().filter(|place| text.contains(**place)).map(move |p| format!("{file}: {p}")))
+        .flat_map(|(file, text)| {
+            places
+                .iter()
+                .filter(|place| text.contains(**place))
+                .map(move |p| format!("{file}: {p}"))
+        })
         .collect();
     none("paths of a workplace", &found);
 }
@@ -147,7 +176,9 @@ fn nothing_names_the_place_it_was_written_in() {
 /// Commands in the shell blocks of a document: continued lines joined, comments cut off.
 fn commands(document: &str) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
-    for block in document.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("sh\n")) {
+    for block in
+        document.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("sh\n"))
+    {
         for line in block.replace("\\\n", " ").lines() {
             let line = line.split(" #").next().unwrap_or_default();
             commands.push(line.split_whitespace().map(str::to_owned).collect());
@@ -158,15 +189,25 @@ fn commands(document: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn commands_in_the_documents_are_those_of_the_program() {
+    let all = Cli::command();
     let mut named = BTreeSet::new();
     let mut wrong = Vec::new();
     for file in ["README.md", "docs/two-machines.md", "ARCHITECTURE.md"] {
         let text = read(file);
-        let inline = quoted(&text).filter(|code| code.starts_with("abhyasa ")).map(|code| {
-            code.split_whitespace().map(str::to_owned).collect()
-        });
-        for words in commands(&text).into_iter().chain(inline) {
-            let own = words.iter().position(|word| word == "--").filter(|_| words.starts_with(&["cargo".into(), "run".into()]));
+        // In running text a command may stand without its arguments.
+        for name in
+            quoted(&text).filter_map(|code| code.strip_prefix("abhyasa ")?.split(' ').next())
+        {
+            match all.find_subcommand(name) {
+                Some(_) => named.insert(name.to_owned()),
+                None => panic!("{file}: there is no `abhyasa {name}`"),
+            };
+        }
+        for words in commands(&text) {
+            let own = words
+                .iter()
+                .position(|word| word == "--")
+                .filter(|_| words.starts_with(&["cargo".into(), "run".into()]));
             let words = match own {
                 Some(at) => &words[at..],
                 None if words.first().is_some_and(|word| word == "abhyasa") => &words[..],
@@ -180,7 +221,6 @@ fn commands_in_the_documents_are_those_of_the_program() {
         }
     }
     none("commands the program does not take", &wrong);
-    let all = Cli::command();
     let silent: Vec<String> = all
         .get_subcommands()
         .filter(|command| !command.is_hide_set() && !named.contains(command.get_name()))
@@ -192,7 +232,10 @@ fn commands_in_the_documents_are_those_of_the_program() {
 #[test]
 fn the_readme_has_its_two_commands_and_every_route() {
     let readme = read("README.md");
-    assert!(readme.contains("```sh\ncargo run --release -- demo\ncargo test --workspace\n```"), "the two first commands");
+    assert!(
+        readme.contains("```sh\ncargo run --release -- demo\ncargo test --workspace\n```"),
+        "the two first commands"
+    );
     assert!(read(".ci/run").contains("cargo test --workspace"), "CI runs what the README says");
     let shown: BTreeSet<&str> = quoted(&readme).collect();
     let served = read("src/api.rs");
@@ -202,7 +245,8 @@ fn the_readme_has_its_two_commands_and_every_route() {
         .map(|(method, path)| format!("{} {}", method.to_uppercase(), path.trim_end_matches('"')))
         .collect();
     assert!(routes.len() > 10, "the routes of src/api.rs are not found: {routes:?}");
-    let missing: Vec<String> = routes.into_iter().filter(|route| !shown.contains(route.as_str())).collect();
+    let missing: Vec<String> =
+        routes.into_iter().filter(|route| !shown.contains(route.as_str())).collect();
     none("routes the README does not list", &missing);
 }
 
@@ -243,7 +287,10 @@ fn bd1_the_limits_table_is_what_the_code_says() {
         if let Some(name) = line.strip_prefix('[') {
             section = name.trim_end_matches(']');
         }
-        let Some((key, value)) = line.strip_prefix('#').and_then(|line| line.split_once(" = ")) else { continue };
+        let Some((key, value)) = line.strip_prefix('#').and_then(|line| line.split_once(" = "))
+        else {
+            continue;
+        };
         if section.contains('"') || key.contains(' ') || value.parse::<u64>().is_err() {
             continue; // kinds, explanations, and settings that are no limits
         }
@@ -254,18 +301,31 @@ fn bd1_the_limits_table_is_what_the_code_says() {
     }
     // Constants: the table has file, name and value as the source does.
     let mut listed = BTreeSet::new();
-    for row in table.iter().filter(|row| row.len() == 4 && row[0].starts_with("`") && row[0].ends_with(".rs`")) {
-        let (file, name, value) = (row[0].trim_matches('`'), row[1].trim_matches('`'), row[2].trim_matches('`'));
+    for row in table
+        .iter()
+        .filter(|row| row.len() == 4 && row[0].starts_with("`") && row[0].ends_with(".rs`"))
+    {
+        let (file, name, value) =
+            (row[0].trim_matches('`'), row[1].trim_matches('`'), row[2].trim_matches('`'));
         let source = read(file);
-        let declared = source.split(&format!("const {name}: ")).nth(1).and_then(|rest| rest.split_once(" = ")?.1.split(';').next());
+        let declared = source
+            .split(&format!("const {name}: "))
+            .nth(1)
+            .and_then(|rest| rest.split_once(" = ")?.1.split(';').next());
         if declared != Some(value) {
-            wrong.push(format!("{file}: {name} is {}, not {value}", declared.unwrap_or("not declared")));
+            wrong.push(format!(
+                "{file}: {name} is {}, not {value}",
+                declared.unwrap_or("not declared")
+            ));
         }
         listed.insert((file, name));
     }
     let limits = "proto/src/limits.rs";
     for line in read(limits).lines() {
-        let Some(name) = line.strip_prefix("pub const ").and_then(|rest| rest.split(':').next()) else { continue };
+        let Some(name) = line.strip_prefix("pub const ").and_then(|rest| rest.split(':').next())
+        else {
+            continue;
+        };
         if !listed.contains(&(limits, name)) {
             wrong.push(format!("{limits}: {name} is not listed"));
         }
@@ -283,7 +343,12 @@ fn the_core_stays_without_sockets_threads_and_clocks() {
     let names = ["std::net", "std::fs", "std::thread", "std::process", "std::env"];
     let found: Vec<String> = rust(&["proto/src"])
         .iter()
-        .flat_map(|(file, text)| names.iter().filter(|name| text.contains(**name)).map(move |name| format!("{file}: {name}")))
+        .flat_map(|(file, text)| {
+            names
+                .iter()
+                .filter(|name| text.contains(**name))
+                .map(move |name| format!("{file}: {name}"))
+        })
         .collect();
     none("the core reaches outside", &found);
 }

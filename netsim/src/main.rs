@@ -3,7 +3,7 @@
 use anyhow::bail;
 use clap::{Parser, Subcommand};
 use netsim::check::Class;
-use netsim::{Options, Report, run};
+use netsim::{Options, Report, Sabotage, run};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -31,6 +31,9 @@ enum Command {
         /// Obligations of each run.
         #[arg(long, default_value_t = 200)]
         transfers: u32,
+        /// Break the disk's word, to see promises break: lying-disk or no-ledger.
+        #[arg(long, value_parser = sabotage)]
+        sabotage: Option<Sabotage>,
         /// Run on after a broken seed.
         #[arg(long)]
         keep_going: bool,
@@ -50,21 +53,38 @@ fn seeds(text: &str) -> Result<(u64, u64), String> {
     Ok((first, end))
 }
 
+fn sabotage(text: &str) -> Result<Sabotage, String> {
+    match text {
+        "lying-disk" => Ok(Sabotage::LyingDisk),
+        "no-ledger" => Ok(Sabotage::NoLedger),
+        other => Err(format!("{other:?} is neither lying-disk nor no-ledger")),
+    }
+}
+
 fn main() -> anyhow::Result<ExitCode> {
-    let Command::Run { seed, seeds, transfers, keep_going, json } = Cli::parse().command;
+    let Command::Run { seed, seeds, transfers, sabotage, keep_going, json } = Cli::parse().command;
     let (first, end) = match (seed, seeds) {
         (Some(seed), _) => (seed, seed.saturating_add(1)),
         (None, Some(range)) => range,
         (None, None) => bail!("name a seed: --seed 1, or a range: --seeds 0..200"),
     };
+    let again = |seed: u64| {
+        let sabotage = match sabotage {
+            Some(Sabotage::LyingDisk) => " --sabotage lying-disk",
+            Some(Sabotage::NoLedger) => " --sabotage no-ledger",
+            Some(Sabotage::Honest) | None => "",
+        };
+        format!("netsim run --seed {seed} --transfers {transfers}{sabotage}")
+    };
     let begun = Instant::now();
     let (mut done, mut broken, mut total, mut worst) = (0u64, 0u64, 0u64, None);
     let progress = std::io::stderr().is_terminal() && !json;
     for seed in first..end {
-        let options = Options::swarm(seed, transfers);
+        let mut options = Options::swarm(seed, transfers);
+        options.sabotage = sabotage.unwrap_or(options.sabotage);
         let Ok(report) = std::panic::catch_unwind(|| run(&options)) else {
             eprintln!("seed {seed} panicked; options: {}", serde_json::to_string(&options)?);
-            eprintln!("again: netsim run --seed {seed} --transfers {transfers}");
+            eprintln!("again: {}", again(seed));
             worst = worst.max(Some(Class::Crash));
             broken += 1;
             if keep_going {
@@ -89,7 +109,7 @@ fn main() -> anyhow::Result<ExitCode> {
         if let Some(class) = report.worst() {
             broken += 1;
             worst = worst.max(Some(class));
-            explain(&report, transfers, json)?;
+            explain(&report, &again(seed), json)?;
             if !keep_going {
                 break;
             }
@@ -110,7 +130,7 @@ fn main() -> anyhow::Result<ExitCode> {
     })
 }
 
-fn explain(report: &Report, transfers: u32, json: bool) -> anyhow::Result<()> {
+fn explain(report: &Report, again: &str, json: bool) -> anyhow::Result<()> {
     let seed = report.options.seed;
     eprintln!("\rseed {seed} broke a promise after {} ms of virtual time", report.virtual_ms);
     for violation in report.violations.iter().take(3) {
@@ -122,6 +142,6 @@ fn explain(report: &Report, transfers: u32, json: bool) -> anyhow::Result<()> {
     if !json {
         eprintln!("  options: {}", serde_json::to_string(&report.options)?);
     }
-    eprintln!("  again: netsim run --seed {seed} --transfers {transfers}");
+    eprintln!("  again: {again}");
     Ok(())
 }

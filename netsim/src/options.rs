@@ -34,6 +34,8 @@ pub struct Options {
     pub shared_keys: bool,
     /// Chance that an obligation is benign (a grant, a reinforcing update, an issued token).
     pub benign_permille: u32,
+    /// Chance that an obligation brings its own sequence.
+    pub numbered_permille: u32,
     /// Chance that a client issues an answered obligation again.
     pub reissue_permille: u32,
     /// How frames are lost.
@@ -172,6 +174,7 @@ impl Options {
             keys: 4,
             shared_keys: false,
             benign_permille: 0,
+            numbered_permille: 0,
             reissue_permille: 0,
             mode: Mode::Streams,
             link: LinkModel {
@@ -243,6 +246,8 @@ impl Options {
             keys: r.pick(&[1, 3, 20]).unwrap_or(3),
             shared_keys: r.chance(300),
             benign_permille: r.pick(&[0, 200, 500]).unwrap_or(0),
+            // Options added later draw from a stream of their own, so that old seeds stay what they are.
+            numbered_permille: hard(&mut Rng::new(seed, 7), 300, 50, 300),
             reissue_permille: hard(r, 500, 20, 300),
             mode: if r.chance(500) { Mode::Streams } else { Mode::Datagrams },
             link: LinkModel {

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct Workload {
     rng: Rng,
+    numbers: Rng,
     left: u32,
     count: u64,
     shared: BTreeMap<usize, u64>,
@@ -71,7 +72,13 @@ impl Wish {
 impl Workload {
     pub(crate) const fn new(options: &Options) -> Self {
         let rng = Rng::new(options.seed, 6);
-        Self { rng, left: options.transfers, count: 0, shared: BTreeMap::new() }
+        Self {
+            rng,
+            numbers: Rng::new(options.seed, 8),
+            left: options.transfers,
+            count: 0,
+            shared: BTreeMap::new(),
+        }
     }
 
     /// Issuer and obligations of the next issue call.
@@ -117,7 +124,10 @@ impl Workload {
             milli: rng.range(1, 1000),
         };
         let short = rng.chance(options.short_permille).then(|| rng.range(1, options.deadline_s));
-        wish.draft(options, nodes, issuer, (target, &id), short)
+        let numbered = self.numbers.chance(options.numbered_permille);
+        let (mut draft, spec) = wish.draft(options, nodes, issuer, (target, &id), short)?;
+        draft.sequence = numbered.then_some(self.count * 10);
+        Some((draft, spec))
     }
 }
 

@@ -402,6 +402,7 @@ fn bounds(options: &Options) -> Bounds {
         prompt: spans
             && options.rate_per_second > 100_000
             && options.window > 1
+            && options.window_bytes > 100_000
             && options.crashes == 0
             && options.commit_fail_permille == 0,
         retention_ms: options.retention_ms,

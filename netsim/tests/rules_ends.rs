@@ -319,6 +319,20 @@ fn ts1_a_late_applied_is_filed_once_and_reopens_nothing() {
 }
 
 #[test]
+fn ts1_an_escalation_nobody_saw_is_still_an_ending() {
+    let mut solo = custodian(&Options { retention_ms: 3_600_000, ..Options::quiet(1) });
+    solo.input(issue([revoke("r-1")]));
+    solo.pass(2 * 3_600_000);
+    for _ in 0..2 {
+        let outputs = solo.input(issue([revoke("r-1")]));
+        let Some(Output::Issued { results, .. }) = outputs.first() else { panic!("{outputs:?}") };
+        assert!(results[0].as_ref().unwrap().existing, "{results:?}");
+        assert_eq!(solo.custody.pending(), 0);
+        solo = solo.restarted(10).0;
+    }
+}
+
+#[test]
 fn ts1_a_late_ack_of_an_offer_is_told_from_a_foreign_one() {
     let mut solo = custodian(&Options::quiet(1));
     solo.input(issue([revoke("r-1")]));

@@ -206,3 +206,17 @@ fn ab3_a_decision_that_comes_after_everything_expired_is_still_filed() {
     solo.pass(300_000);
     assert!(solo.store.is_empty(Table::Ledger) && solo.store.is_empty(Table::Intent));
 }
+
+#[test]
+fn sg2_an_older_obligation_that_was_deferred_is_not_applied_after_a_newer_one() {
+    let mut solo = receiver(&external());
+    let older = Offered::token("t-1", solo.now).sequence(1).encode();
+    let newer = Offered::token("t-2", solo.now).sequence(2).encode();
+    solo.input(offer(0, [older.clone()]));
+    solo.input(decided("t-1", Decision::Deferred(None)));
+    solo.input(offer(1, [newer]));
+    solo.input(decided("t-2", Decision::Applied));
+    assert_eq!(acks(&solo.input(offer(2, [older]))), [(2, DECLINED, Some(Reason::SUPERSEDED))]);
+    let (_, outputs) = solo.restarted(100);
+    assert!(asked(&outputs).is_empty(), "what was declined is not asked for again");
+}

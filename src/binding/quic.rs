@@ -16,9 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// ALPN token of this binding.
-pub(crate) const ALPN: &[u8] = b"abhyasa/1";
-
 /// Close codes a peer may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]

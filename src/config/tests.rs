@@ -131,7 +131,7 @@ fn a_value_out_of_range_names_its_line_and_the_range() {
         ("[quic]\nracing = false\nidle_timeout_ms = 0", 5, "from 1000 to 600000"),
         ("[quic]\nstreams_max = 70000", 4, "from 8 to 65536"),
         ("[custody]\nin_flight_bytes_max = 100", 4, "from 67584 to"),
-        ("[store]\ncommits_in_flight = 0", 4, "from 1 to 16"),
+        ("[store]\ncommit_batch_max = 0", 4, "from 1 to 65536"),
         ("[rates]\nbytes_per_second = 1", 4, "from 262144 to"),
         ("[weights]\nmax = 1e9", 4, "from -1000000.0 to 1000000.0"),
         ("[weights]\nmax = nan", 4, "from -1000000.0 to 1000000.0"),

@@ -150,7 +150,7 @@ impl World {
         }
         for result in results {
             if let Err(error) = result
-                && !matches!(error, IssueError::Full { .. })
+                && !matches!(error, IssueError::Full { .. } | IssueError::Superseded { .. })
                 && self.options.outcomes_max > 1_000
                 && !self.story
             {
