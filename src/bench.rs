@@ -55,13 +55,14 @@ pub enum What {
 /// If a node cannot be started, or a promise breaks while it is loaded.
 pub fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
+        .worker_threads(crate::node::worker_threads())
         .enable_all()
         .build()
         .context("the runtime cannot start")?;
     match args.what {
-        What::Flow => print(json, &runtime.block_on(flow::run(args))?),
-        What::Idle => print(json, &runtime.block_on(idle::run(args))?),
+        // On the runtime's own thread, as an agent that lives beside its node would be.
+        What::Flow => print(json, &runtime.block_on(runtime.spawn(flow::run(args.clone())))??),
+        What::Idle => print(json, &runtime.block_on(runtime.spawn(idle::run(args.clone())))??),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -127,6 +127,7 @@ impl Cli {
             Command::Node => {
                 let config = NodeConfig::load(&global.config_file())?;
                 runtime::Builder::new_multi_thread()
+                    .worker_threads(crate::node::worker_threads())
                     .enable_all()
                     .build()?
                     .block_on(run::run(config, global.json))?;

@@ -30,7 +30,7 @@ const INLINE_MAX: usize = 4;
 
 /// Under load a commit waits for this share of the offers in flight, so that a window is a few
 /// commits and not hundreds.
-const IN_FLIGHT_SHARE: usize = 4;
+const IN_FLIGHT_SHARE: usize = 2;
 
 /// Something for the driver to do.
 #[derive(Debug)]
@@ -87,6 +87,8 @@ struct Open {
     step: Step,
     obligations: usize,
     since: Option<Instant>,
+    /// Whether observers were told something that they may act on before this step's commit.
+    attested: bool,
 }
 
 type Committed = Result<u64, StoreError>;
@@ -145,12 +147,17 @@ impl Driver {
                     open.obligations.clamp(1, self.batching.max).min(target)
                 };
                 let now = self.clock.now();
-                let Open { mut step, obligations, .. } = std::mem::take(&mut open);
+                let Open { mut step, obligations, attested, .. } = std::mem::take(&mut open);
                 self.custody.seal(now, &*self.store, &mut step);
                 self.shared.pending.store(self.custody.pending(), Ordering::Relaxed);
                 self.router.metrics.pending.set(i64::try_from(self.custody.pending()).unwrap_or(i64::MAX));
                 self.router.metrics.best_effort_applied.set(self.custody.best_effort_applied());
                 if obligations <= INLINE_MAX && self.calls.is_empty() {
+                    if attested {
+                        // Whoever waits for the receiver's word shares this thread, and does not
+                        // wait for our own mark of it.
+                        tokio::task::yield_now().await;
+                    }
                     let generation = commit(&*self.store, &self.router, step, obligations)?;
                     self.custody.committed(generation);
                 } else if work.send((step, obligations)).is_ok() {
@@ -209,7 +216,9 @@ impl Driver {
     fn input(&mut self, input: Input, open: &mut Open) -> Result<Time, DriverError> {
         let now = self.clock.now();
         self.custody.handle(now, input, &*self.store, &mut open.step)?;
-        self.router.attested(open.step.take_attested());
+        let attested = open.step.take_attested();
+        open.attested |= !attested.is_empty();
+        self.router.attested(attested);
         if open.since.is_none() && !open.step.is_empty() {
             open.since = Some(Instant::now());
         }

@@ -41,6 +41,14 @@ pub use crate::binding::http::OfferReply;
 /// Cores from which on the driver gets a thread of its own.
 pub const OWN_THREAD_CORES: usize = 4;
 
+/// Worker threads a node's runtime does best with: one on a small machine, where a thread switch
+/// costs more than a second worker brings.
+#[must_use]
+pub fn worker_threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if cores < OWN_THREAD_CORES { 1 } else { cores }
+}
+
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -138,7 +138,7 @@ impl Entry {
     fn forget(&mut self) {
         (self.terminal, self.deadline_at) = (None, None);
         (self.retries, self.offers, self.repeats) = (0, 0, 0);
-        (self.escalations, self.late_items, self.safe_weights) = (0, 0, 0);
+        (self.escalations, self.late_items) = (0, 0);
         self.lives += 1;
     }
 

@@ -70,6 +70,7 @@ struct Round {
     one_in_flight_p50_us: f64,
     one_in_flight_p99_us: f64,
     one_in_flight_fsyncs: f64,
+    one_in_flight_commit_us: f64,
 }
 
 struct Load {
@@ -82,11 +83,11 @@ struct Load {
     next: u64,
 }
 
-pub(super) async fn run(args: &Args) -> anyhow::Result<Figures> {
+pub(super) async fn run(args: Args) -> anyhow::Result<Figures> {
     let root = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let dir = root.join(format!("abhyasa-bench-{}", std::process::id()));
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    let figures = rounds(args, &dir).await;
+    let figures = rounds(&args, &dir).await;
     let _ = std::fs::remove_dir_all(&dir);
     figures
 }
@@ -186,7 +187,10 @@ impl Load {
         let custodian = self.own_commits() - own;
         let receiver = self.receiver.metric("abhyasa_commits_total").await? - theirs;
         let (best_effort_per_s, best_effort_delivered) = self.best_effort(seconds).await?;
+        let begun = (self.own_commits(), self.own_commit_seconds());
         let single = self.singles().await?;
+        let one_in_flight_commit_us =
+            (self.own_commit_seconds() - begun.1) / (self.own_commits() - begun.0) * 1e6;
         let (own, theirs) = (self.own_commits(), self.receiver.metric("abhyasa_commits_total").await?);
         // Exactly two on the path: the custodian's before the offer, the receiver's before the ack.
         // The custodian's terminal mark is a third, off the path.
@@ -207,11 +211,18 @@ impl Load {
             one_in_flight_p50_us: single.value_at_quantile(0.5) as f64,
             one_in_flight_p99_us: single.value_at_quantile(0.99) as f64,
             one_in_flight_fsyncs: one,
+            one_in_flight_commit_us,
         })
     }
 
     fn own_commits(&self) -> f64 {
         self.node.metrics().commits.get() as f64
+    }
+
+    fn own_commit_seconds(&self) -> f64 {
+        let text = self.node.metrics().encode();
+        let line = text.lines().find(|line| line.starts_with("abhyasa_commit_seconds_sum"));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
     }
 
     /// Drafts with new ids. Their payloads are made once: what building a document costs an agent

@@ -30,22 +30,22 @@ quic = { handshake_timeout_ms = 1500, reconnect_cap_ms = 500, silent_after_ms = 
 custody = { max_clock_skew_ms = 50, refuse_retry_after_ms = 100 }
 
 [kinds."anumati.consent"]
-deadline_seconds = 20
+deadline_seconds = 60
 backoff_base_ms = 100
 backoff_cap_ms = 1000
 
 [kinds."oauth.token"]
-deadline_seconds = 20
+deadline_seconds = 60
 backoff_base_ms = 100
 backoff_cap_ms = 1000
 
 [kinds."phala.belief_update"]
-deadline_seconds = 20
+deadline_seconds = 60
 backoff_base_ms = 100
 backoff_cap_ms = 1000
 "#;
 
-/// A new directory only we may read, removed when dropped unless kept.
+/// A new directory only we may read, removed when dropped unless kept, or in a panic.
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,
@@ -86,7 +86,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        if !self.keep {
+        if !self.keep && !std::thread::panicking() {
             let _ = fs::remove_dir_all(&self.path);
         }
     }

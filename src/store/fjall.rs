@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 const FORMAT_KEY: &[u8] = b"format";
 const OWNER_KEY: &[u8] = b"owner";
 
+/// Bytes of journal kept at most, which is also the least fjall takes.
+const JOURNAL_BYTES_MAX: u64 = 64 << 20;
+
 /// Sizes of a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -53,6 +56,8 @@ impl FjallStore {
         let db = Database::builder(path)
             .cache_size(options.cache_bytes)
             .worker_threads(1)
+            // What is replayed after a crash before the node can do anything.
+            .max_journaling_size(JOURNAL_BYTES_MAX)
             .open()
             .map_err(open_error)?;
         let mut tables = Vec::with_capacity(Table::ALL.len());

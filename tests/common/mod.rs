@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const CONSENT: &str = "anumati.consent";
 pub const BELIEF: &str = "phala.belief_update";
 pub const TOKEN: &str = "oauth.token";
@@ -34,18 +34,18 @@ const FAST: &str = r#"
 quic = { listen = "127.0.0.1:0", handshake_timeout_ms = 1500, reconnect_cap_ms = 300, silent_after_ms = 300, idle_timeout_ms = 10000, keep_alive_ms = 1000 }
 custody = { max_clock_skew_ms = 50, refuse_retry_after_ms = 100 }
 [kinds."anumati.consent"]
-deadline_seconds = 20
-max_retries = 200
+deadline_seconds = 120
+max_retries = 600
 backoff_base_ms = 100
 backoff_cap_ms = 500
 [kinds."oauth.token"]
-deadline_seconds = 20
-max_retries = 200
+deadline_seconds = 120
+max_retries = 600
 backoff_base_ms = 100
 backoff_cap_ms = 500
 [kinds."phala.belief_update"]
-deadline_seconds = 20
-max_retries = 200
+deadline_seconds = 120
+max_retries = 600
 backoff_base_ms = 100
 backoff_cap_ms = 500
 "#;
@@ -84,11 +84,16 @@ impl World {
     }
 
     /// Alice and Bob, who dial each other directly. Extra TOML for each.
-    pub async fn pair(&self, alice: &str, bob: &str) -> (Node, Node) {
+    pub fn configs(&self, alice: &str, bob: &str) -> (NodeConfig, NodeConfig) {
         let (at_alice, at_bob) = (free_address().unwrap(), free_address().unwrap());
-        let tuning = |at, peer, more: &str| format!("{more}\n{}\n{}", peer_toml(peer, Some(at)), "");
-        let alice = self.config_at("alice", at_alice, &tuning(at_bob, "bob", alice));
-        let bob = self.config_at("bob", at_bob, &tuning(at_alice, "alice", bob));
+        let alice = self.config_at("alice", at_alice, &format!("{alice}\n{}", peer_toml("bob", Some(at_bob))));
+        let bob = self.config_at("bob", at_bob, &format!("{bob}\n{}", peer_toml("alice", Some(at_alice))));
+        (alice, bob)
+    }
+
+    /// Both of [`Self::configs`], started and connected.
+    pub async fn pair(&self, alice: &str, bob: &str) -> (Node, Node) {
+        let (alice, bob) = self.configs(alice, bob);
         let (alice, bob) = (start(alice).await, start(bob).await);
         connected(&alice.handle(), 1).await;
         connected(&bob.handle(), 1).await;
@@ -218,8 +223,8 @@ pub fn obligation(draft: Draft) -> Obligation {
         kind: draft.kind,
         target: draft.target,
         payload: draft.payload,
-        deadline_seconds: draft.deadline_seconds.unwrap_or(20),
-        max_retries: draft.max_retries.unwrap_or(200),
+        deadline_seconds: draft.deadline_seconds.unwrap_or(120),
+        max_retries: draft.max_retries.unwrap_or(600),
         created_at: Time::default().after(unix),
         sequence: draft.sequence,
     }

@@ -76,7 +76,7 @@ impl Checker {
                     }
                     if *role == Role::Principal {
                         entry.safe_weights += 1;
-                        if entry.safe_weights > 1 || !entry.spec.admissible {
+                        if entry.safe_weights > entry.lives || !entry.spec.admissible {
                             breach(
                                 "AB-4",
                                 format!(
