@@ -39,7 +39,10 @@ pub struct Args {
 /// # Errors
 /// When the stage cannot be set, or on an interrupt.
 pub fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime cannot start")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot start")?;
     let ok = runtime.block_on(async {
         tokio::select! {
             ok = play(args, json) => ok,
@@ -59,24 +62,32 @@ async fn play(args: &Args, json: bool) -> anyhow::Result<bool> {
         stage.dir.keep();
     }
     tell.line("Alice's node must tell Bob's node what he may no longer do. Each is a process with its own");
-    tell.line("store on disk; every packet between them goes through a link that we spoil. The promise:");
+    tell.line(
+        "store on disk; every packet between them goes through a link that we spoil. The promise:",
+    );
     tell.line("an obligation is applied, declined or escalated in time, and never silently lost.");
     if let Err(error) = stage.start().await {
         stage.dir.keep();
-        return Err(error.context(format!("the nodes did not start; see {}", stage.dir.path().display())));
+        return Err(
+            error.context(format!("the nodes did not start; see {}", stage.dir.path().display()))
+        );
     }
     let mut scenarios = Vec::new();
     for number in 1..=NAMES.len() {
         scenarios.extend(story(&mut stage, &tell, number).await);
     }
-    let ok = scenarios.len() == NAMES.len() && scenarios.iter().all(|scenario| scenario.get("ok") == Some(&Value::Bool(true)));
+    let ok = scenarios.len() == NAMES.len()
+        && scenarios.iter().all(|scenario| scenario.get("ok") == Some(&Value::Bool(true)));
     let kept = (!ok || args.keep || args.verbose).then(|| {
         stage.dir.keep();
         stage.dir.path().display().to_string()
     });
     let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     if json {
-        println!("{}", json!({ "scenarios": scenarios, "ok": ok, "took_ms": took_ms, "files": kept }));
+        println!(
+            "{}",
+            json!({ "scenarios": scenarios, "ok": ok, "took_ms": took_ms, "files": kept })
+        );
     }
     let verdict = if ok { "Every promise was kept." } else { "A PROMISE WAS BROKEN." };
     tell.line(&format!("\n{verdict} ({} s)", took_ms.div_ceil(1000)));
@@ -117,7 +128,9 @@ async fn story(stage: &mut Stage, tell: &Teller, number: usize) -> Option<Value>
             _ => scenes::custodian_killed(stage, tell).await,
         }
     });
-    let told = told.await.unwrap_or_else(|_| Err(anyhow::anyhow!("not over within {} s", STORY_WITHIN.as_secs())));
+    let told = told
+        .await
+        .unwrap_or_else(|_| Err(anyhow::anyhow!("not over within {} s", STORY_WITHIN.as_secs())));
     Some(match told {
         Ok(Ending { outcome, mut figures }) => {
             tell.line(&format!("   ✓     promise kept: {outcome}"));
@@ -136,7 +149,9 @@ async fn story(stage: &mut Stage, tell: &Teller, number: usize) -> Option<Value>
 #[cfg(unix)]
 async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
+    let (Ok(mut int), Ok(mut term)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
         return std::future::pending().await;
     };
     tokio::select! {

@@ -36,10 +36,23 @@ const IN_FLIGHT_SHARE: usize = 2;
 #[derive(Debug)]
 pub(crate) enum Call {
     Input(Input),
-    Issue { drafts: Vec<Draft>, reply: oneshot::Sender<oneshot::Receiver<Vec<IssueResult>>> },
-    AckEscalation { id: ObligationId, reply: oneshot::Sender<oneshot::Receiver<OperatorResult>> },
-    Resolve { number: u64, resolution: Resolution, reply: oneshot::Sender<oneshot::Receiver<OperatorResult>> },
-    Find { id: ObligationId, reply: oneshot::Sender<Option<(Obligation, u32, bool)>> },
+    Issue {
+        drafts: Vec<Draft>,
+        reply: oneshot::Sender<oneshot::Receiver<Vec<IssueResult>>>,
+    },
+    AckEscalation {
+        id: ObligationId,
+        reply: oneshot::Sender<oneshot::Receiver<OperatorResult>>,
+    },
+    Resolve {
+        number: u64,
+        resolution: Resolution,
+        reply: oneshot::Sender<oneshot::Receiver<OperatorResult>>,
+    },
+    Find {
+        id: ObligationId,
+        reply: oneshot::Sender<Option<(Obligation, u32, bool)>>,
+    },
     Stop,
 }
 
@@ -138,9 +151,13 @@ impl Driver {
                 self.shared.recovered.store(all, Ordering::SeqCst);
                 open.obligations += 1;
             }
-            let wanted = target.max(self.custody.in_flight() / IN_FLIGHT_SHARE).min(self.batching.max);
+            let wanted =
+                target.max(self.custody.in_flight() / IN_FLIGHT_SHARE).min(self.batching.max);
             let lingered = open.since.is_some_and(|since| since.elapsed() >= self.batching.linger);
-            if !committing && !open.step.is_empty() && (open.obligations >= wanted || lingered || stopping) {
+            if !committing
+                && !open.step.is_empty()
+                && (open.obligations >= wanted || lingered || stopping)
+            {
                 target = if open.obligations >= wanted && !self.calls.is_empty() {
                     (open.obligations.max(target) * 2).min(self.batching.max)
                 } else {
@@ -150,7 +167,10 @@ impl Driver {
                 let Open { mut step, obligations, attested, .. } = std::mem::take(&mut open);
                 self.custody.seal(now, &*self.store, &mut step);
                 self.shared.pending.store(self.custody.pending(), Ordering::Relaxed);
-                self.router.metrics.pending.set(i64::try_from(self.custody.pending()).unwrap_or(i64::MAX));
+                self.router
+                    .metrics
+                    .pending
+                    .set(i64::try_from(self.custody.pending()).unwrap_or(i64::MAX));
                 self.router.metrics.best_effort_applied.set(self.custody.best_effort_applied());
                 if obligations <= INLINE_MAX && self.calls.is_empty() {
                     if attested {
@@ -208,8 +228,9 @@ impl Driver {
     fn alarm(&self, open: &Open, committing: bool) -> Option<Duration> {
         let now = self.clock.now();
         let timeout = self.custody.next_timeout().map(|at| Duration::from_millis(at.ms_since(now)));
-        let linger = (!committing && !open.step.is_empty())
-            .then(|| self.batching.linger.saturating_sub(open.since.map_or(Duration::ZERO, |s| s.elapsed())));
+        let linger = (!committing && !open.step.is_empty()).then(|| {
+            self.batching.linger.saturating_sub(open.since.map_or(Duration::ZERO, |s| s.elapsed()))
+        });
         timeout.into_iter().chain(linger).min()
     }
 

@@ -30,7 +30,9 @@ impl Acceptor {
                 incoming.refuse();
                 continue;
             }
-            if half_open.load(Ordering::Relaxed) >= HALF_OPEN_UNTIL_RETRY && !incoming.remote_address_validated() {
+            if half_open.load(Ordering::Relaxed) >= HALF_OPEN_UNTIL_RETRY
+                && !incoming.remote_address_validated()
+            {
                 // A retry costs us no state; it can only fail on an address that is validated.
                 let _ = incoming.retry();
                 continue;

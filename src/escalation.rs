@@ -28,18 +28,30 @@ pub(crate) async fn run_sink(
 ) {
     let Some(url) = config.webhook_url else { return };
     let Ok(client) = reqwest::Client::builder().timeout(SINK_TIMEOUT).build() else { return };
-    let backoff = Backoff { base_ms: RETRY_BASE_MS, cap_ms: config.webhook_retry_cap_ms.max(RETRY_BASE_MS), jitter_permille: 200 };
+    let backoff = Backoff {
+        base_ms: RETRY_BASE_MS,
+        cap_ms: config.webhook_retry_cap_ms.max(RETRY_BASE_MS),
+        jitter_permille: 200,
+    };
     let stored = store.get(Table::Meta, SINK_CURSOR_KEY).ok().flatten();
     let mut cursor = stored.as_deref().and_then(key_num).unwrap_or(0);
     let mut failures = 0;
     loop {
-        let next = store.scan(Table::Escalation, &num_key(cursor + 1), 1).ok().and_then(|found| found.into_iter().next());
+        let next = store
+            .scan(Table::Escalation, &num_key(cursor + 1), 1)
+            .ok()
+            .and_then(|found| found.into_iter().next());
         let Some((key, body)) = next else {
             wait(&mut events).await;
             continue;
         };
         let num = key_num(&key).unwrap_or(cursor + 1);
-        let sent = client.post(url.url().clone()).header("content-type", "application/json").body(body).send().await;
+        let sent = client
+            .post(url.url().clone())
+            .header("content-type", "application/json")
+            .body(body)
+            .send()
+            .await;
         match sent {
             Ok(response) if response.status().is_success() => {
                 cursor = num;
@@ -49,7 +61,10 @@ pub(crate) async fn run_sink(
                 }
             }
             answer => {
-                let why = answer.map_or_else(|error| error.to_string(), |response| response.status().to_string());
+                let why = answer.map_or_else(
+                    |error| error.to_string(),
+                    |response| response.status().to_string(),
+                );
                 tracing::warn!(%url, why, failures, "escalation not delivered, trying again");
                 tokio::time::sleep(Duration::from_millis(backoff.delay_ms(failures, num))).await;
                 failures = failures.saturating_add(1);

@@ -74,7 +74,10 @@ enum Called {
 }
 
 impl Handlers {
-    pub(crate) fn new(config: &NodeConfig, calls: mpsc::Sender<Call>) -> Result<Self, HandlerError> {
+    pub(crate) fn new(
+        config: &NodeConfig,
+        calls: mpsc::Sender<Call>,
+    ) -> Result<Self, HandlerError> {
         let mut webhooks = BTreeMap::new();
         for (kind, kind_config) in &config.kinds {
             let HandlerConfig::Webhook(webhook) = &kind_config.handler else { continue };
@@ -85,7 +88,11 @@ impl Handlers {
             let token = webhook.token_file.as_deref().map(read_token).transpose()?;
             webhooks.insert(kind.clone(), Webhook { config: webhook.clone(), token, client });
         }
-        Ok(Self { webhooks: Arc::new(webhooks), calls, permits: Arc::new(Semaphore::new(CALLS_MAX)) })
+        Ok(Self {
+            webhooks: Arc::new(webhooks),
+            calls,
+            permits: Arc::new(Semaphore::new(CALLS_MAX)),
+        })
     }
 
     /// Takes jobs until the router is gone.
@@ -98,7 +105,9 @@ impl Handlers {
                     HandlerJob::Decide { issuer, obligation, in_doubt } => {
                         handlers.decide(issuer, &obligation, in_doubt).await;
                     }
-                    HandlerJob::Inform { issuer, obligation } => handlers.inform(&issuer, &obligation).await,
+                    HandlerJob::Inform { issuer, obligation } => {
+                        handlers.inform(&issuer, &obligation).await
+                    }
                 }
                 drop(permit);
             });
@@ -111,7 +120,10 @@ impl Handlers {
             None => Decision::NotReached(Reason::new("no handler for this kind any more")),
             Some(webhook) => webhook.settle(&issuer, &obligation, in_doubt).await,
         };
-        let _ = self.calls.send(Call::Input(Input::Decided { issuer, id: obligation.id, decision })).await;
+        let _ = self
+            .calls
+            .send(Call::Input(Input::Decided { issuer, id: obligation.id, decision }))
+            .await;
     }
 
     async fn inform(&self, issuer: &AgentId, bytes: &Bytes) {
@@ -176,7 +188,9 @@ impl Webhook {
         };
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) if error.is_connect() => return Called::NotReached(format!("handler not reached: {error}")),
+            Err(error) if error.is_connect() => {
+                return Called::NotReached(format!("handler not reached: {error}"));
+            }
             Err(error) => return Called::Unclear(format!("no answer from the handler: {error}")),
         };
         let status = response.status();
@@ -184,12 +198,17 @@ impl Webhook {
             return Called::Unknown;
         }
         if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            return Called::Decided(Decision::Deferred(Some(Reason::new(format!("handler answered {status}")))));
+            return Called::Decided(Decision::Deferred(Some(Reason::new(format!(
+                "handler answered {status}"
+            )))));
         }
         if !status.is_success() {
             return Called::Unclear(format!("handler answered {status}"));
         }
-        match bounded_body(response).await.and_then(|body| serde_json::from_slice::<Answer>(&body).ok()) {
+        match bounded_body(response)
+            .await
+            .and_then(|body| serde_json::from_slice::<Answer>(&body).ok())
+        {
             Some(answer) => Self::decision(answer),
             None => Called::Unclear("the handler's answer is not {\"status\": …}".to_owned()),
         }
@@ -199,11 +218,13 @@ impl Webhook {
         let reason = answer.reason.map(Reason::new);
         match answer.status.as_str() {
             "applied" => Called::Decided(Decision::Applied),
-            "declined" => {
-                Called::Decided(Decision::Declined(reason.unwrap_or_else(|| Reason::new("declined by the handler"))))
-            }
+            "declined" => Called::Decided(Decision::Declined(
+                reason.unwrap_or_else(|| Reason::new("declined by the handler")),
+            )),
             "deferred" => Called::Decided(Decision::Deferred(reason)),
-            other => Called::Unclear(format!("handler status {other:?} is not applied, declined or deferred")),
+            other => Called::Unclear(format!(
+                "handler status {other:?} is not applied, declined or deferred"
+            )),
         }
     }
 }

@@ -145,7 +145,8 @@ impl Builder {
     /// A node of this configuration, on the real clock, disk and network.
     #[must_use]
     pub fn new(config: NodeConfig) -> Self {
-        let seed = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0u8);
+        let seed =
+            std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0u8);
         Self {
             config,
             storage: None,
@@ -154,7 +155,8 @@ impl Builder {
             runtime: Arc::new(quinn::TokioRuntime),
             registry: Registry::default(),
             seed,
-            driver_thread: std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= OWN_THREAD_CORES),
+            driver_thread: std::thread::available_parallelism()
+                .is_ok_and(|cores| cores.get() >= OWN_THREAD_CORES),
         }
     }
 
@@ -174,7 +176,11 @@ impl Builder {
 
     /// Another UDP socket and runtime than the system's.
     #[must_use]
-    pub fn network(mut self, socket: Arc<dyn quinn::AsyncUdpSocket>, runtime: Arc<dyn quinn::Runtime>) -> Self {
+    pub fn network(
+        mut self,
+        socket: Arc<dyn quinn::AsyncUdpSocket>,
+        runtime: Arc<dyn quinn::Runtime>,
+    ) -> Self {
         self.socket = Some(socket);
         self.runtime = runtime;
         self
@@ -214,15 +220,20 @@ impl Builder {
         let settings = settings(&config, seed)?;
         let storage: Arc<dyn Storage> = match storage {
             Some(storage) => storage,
-            None => Arc::new(FjallStore::open(&config.data_dir, &config.id, &store_options(&config))?),
+            None => {
+                Arc::new(FjallStore::open(&config.data_dir, &config.id, &store_options(&config))?)
+            }
         };
         let custody = Custody::open(settings, registry, &*storage)?;
-        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::starting_at_least(custody.last_time())));
+        let clock =
+            clock.unwrap_or_else(|| Arc::new(SystemClock::starting_at_least(custody.last_time())));
         if tls.valid_until() <= clock.now() {
             tracing::warn!(until = %tls.valid_until(), "our own certificate has expired: peers will refuse us; obligations escalate at their deadlines");
         }
         let endpoint = endpoint(&config, &tls, socket, runtime, seed)?;
-        let quic_address = endpoint.local_addr().map_err(|source| StartError::Listen { address: config.quic.listen, source })?;
+        let quic_address = endpoint
+            .local_addr()
+            .map_err(|source| StartError::Listen { address: config.quic.listen, source })?;
         let metrics = Arc::new(Metrics::default());
         let (router, jobs) = Router::new(metrics);
         let router = Arc::new(router);
@@ -244,7 +255,12 @@ impl Builder {
         let ended = start_driver(driver, driver_thread)?;
         let mut tasks = JoinSet::new();
         tasks.spawn(handlers.run(jobs));
-        tasks.spawn(crate::escalation::run_sink(config.escalation.clone(), storage.clone(), calls.clone(), router.subscribe()));
+        tasks.spawn(crate::escalation::run_sink(
+            config.escalation.clone(),
+            storage.clone(),
+            calls.clone(),
+            router.subscribe(),
+        ));
         let context = Context {
             me: config.id.clone(),
             router: router.clone(),
@@ -283,7 +299,13 @@ impl Builder {
                 tasks.spawn(dialer.clone().maintain(peer.id.clone(), address.as_str().to_owned()));
             }
             if peer.http_token_file.is_some() || peer.obligation_endpoint.is_some() {
-                let started = HttpPeer::start(config.id.clone(), peer, &router, calls.clone(), config.quic.send_queue_bytes_max);
+                let started = HttpPeer::start(
+                    config.id.clone(),
+                    peer,
+                    &router,
+                    calls.clone(),
+                    config.quic.send_queue_bytes_max,
+                );
                 http.insert(peer.id.clone(), started.await.map_err(HandlerError::from)?);
             }
         }
@@ -302,10 +324,16 @@ impl Builder {
     }
 }
 
-fn start_driver(driver: Driver, own_thread: bool) -> Result<oneshot::Receiver<Result<(), DriverError>>, StartError> {
+fn start_driver(
+    driver: Driver,
+    own_thread: bool,
+) -> Result<oneshot::Receiver<Result<(), DriverError>>, StartError> {
     let (tx, ended) = oneshot::channel();
     if own_thread {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Thread)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .map_err(StartError::Thread)?;
         std::thread::Builder::new()
             .name("abhyasa-driver".into())
             .spawn(move || {
@@ -338,7 +366,13 @@ fn endpoint(
                 chunk.copy_from_slice(&proto::backoff::mix(seed ^ n).to_be_bytes());
             }
             endpoint_config.rng_seed(Some(bytes));
-            quinn::Endpoint::new_with_abstract_socket(endpoint_config, Some(server), socket, runtime).map_err(listen)
+            quinn::Endpoint::new_with_abstract_socket(
+                endpoint_config,
+                Some(server),
+                socket,
+                runtime,
+            )
+            .map_err(listen)
         }
         None => {
             let socket = std::net::UdpSocket::bind(config.quic.listen).map_err(listen)?;
@@ -368,7 +402,12 @@ fn settings(config: &NodeConfig, seed: u64) -> Result<Settings, StartError> {
         me: config.id.clone(),
         peers: config.peers.iter().map(|peer| (peer.id.clone(), rules(peer))).collect(),
         profiles: config.kinds.iter().map(|(kind, kc)| (kind.clone(), kc.profile)).collect(),
-        external: config.kinds.iter().filter(|(_, kc)| webhook(&kc.handler)).map(|(kind, _)| kind.clone()).collect(),
+        external: config
+            .kinds
+            .iter()
+            .filter(|(_, kc)| webhook(&kc.handler))
+            .map(|(kind, _)| kind.clone())
+            .collect(),
         clock_skew_ms_max: config.custody.max_clock_skew_ms,
         pending_max: config.custody.pending_max,
         pending_per_peer_max: config.custody.pending_per_peer_max,
@@ -491,7 +530,11 @@ impl NodeHandle {
     ///
     /// # Errors
     /// [`NodeError::Stopping`] if the store cannot be read any more.
-    pub async fn wait(&self, id: &ObligationId, timeout: Duration) -> Result<Option<Outcome>, NodeError> {
+    pub async fn wait(
+        &self,
+        id: &ObligationId,
+        timeout: Duration,
+    ) -> Result<Option<Outcome>, NodeError> {
         let bell = Bell { router: &self.router, id, bell: self.router.terminal_bell(id) };
         // Looked up after the bell is hung, so that no end falls between.
         let outcome = self.outcome(id)?;
@@ -507,7 +550,10 @@ impl NodeHandle {
     /// # Errors
     /// [`NodeError::Stopping`] if the store cannot be read any more.
     pub fn outcome(&self, id: &ObligationId) -> Result<Option<Outcome>, NodeError> {
-        let bytes = self.storage.get(Table::Outcome, id.as_str().as_bytes()).map_err(|_| NodeError::Stopping)?;
+        let bytes = self
+            .storage
+            .get(Table::Outcome, id.as_str().as_bytes())
+            .map_err(|_| NodeError::Stopping)?;
         bytes.map(|bytes| Outcome::decode(&bytes)).transpose().map_err(|_| NodeError::Stopping)
     }
 
@@ -519,7 +565,11 @@ impl NodeHandle {
         let (reply, answer) = oneshot::channel();
         self.try_call(Call::Find { id: id.clone(), reply })?;
         let found = answer.await.map_err(|_| NodeError::Stopping)?;
-        Ok(found.map(|(obligation, retries, deferred)| PendingView { obligation, retries, deferred }))
+        Ok(found.map(|(obligation, retries, deferred)| PendingView {
+            obligation,
+            retries,
+            deferred,
+        }))
     }
 
     /// Acknowledges an escalation.
@@ -529,7 +579,11 @@ impl NodeHandle {
     pub async fn ack_escalation(&self, id: ObligationId) -> Result<OperatorResult, NodeError> {
         let (reply, ticket) = oneshot::channel();
         self.try_call(Call::AckEscalation { id, reply })?;
-        let result = ticket.await.map_err(|_| NodeError::Stopping)?.await.map_err(|_| NodeError::Stopping)?;
+        let result = ticket
+            .await
+            .map_err(|_| NodeError::Stopping)?
+            .await
+            .map_err(|_| NodeError::Stopping)?;
         self.count_open_escalations();
         Ok(result)
     }
@@ -538,7 +592,11 @@ impl NodeHandle {
     ///
     /// # Errors
     /// [`NodeError`]; the inner result says if it cannot be resolved so.
-    pub async fn resolve(&self, number: u64, resolution: Resolution) -> Result<OperatorResult, NodeError> {
+    pub async fn resolve(
+        &self,
+        number: u64,
+        resolution: Resolution,
+    ) -> Result<OperatorResult, NodeError> {
         let (reply, ticket) = oneshot::channel();
         self.try_call(Call::Resolve { number, resolution, reply })?;
         ticket.await.map_err(|_| NodeError::Stopping)?.await.map_err(|_| NodeError::Stopping)
@@ -548,10 +606,18 @@ impl NodeHandle {
     ///
     /// # Errors
     /// [`NodeError`].
-    pub async fn offer(&self, peer: AgentId, obligation: Obligation) -> Result<OfferReply, NodeError> {
+    pub async fn offer(
+        &self,
+        peer: AgentId,
+        obligation: Obligation,
+    ) -> Result<OfferReply, NodeError> {
         let Some(http) = self.http.get(&peer) else {
             let text = proto::ack::Reason::new("not a peer of the HTTP binding");
-            return Ok(OfferReply::Refused { code: proto::frame::RefuseCode::Unauthorized, retry_after_ms: 0, text });
+            return Ok(OfferReply::Refused {
+                code: proto::frame::RefuseCode::Unauthorized,
+                retry_after_ms: 0,
+                text,
+            });
         };
         http.offer(&obligation).await.ok_or(NodeError::Stopping)
     }
@@ -657,9 +723,12 @@ impl NodeHandle {
         let mut from = bytes::Bytes::new();
         while let Ok(page) = self.storage.scan(Table::Escalation, &from, 1024) {
             let Some((last, _)) = page.last() else { break };
-            from = proto::record::num_key(proto::record::key_num(last).unwrap_or(u64::MAX).saturating_add(1));
+            from = proto::record::num_key(
+                proto::record::key_num(last).unwrap_or(u64::MAX).saturating_add(1),
+            );
             let unseen = page.iter().filter(|(_, value)| {
-                serde_json::from_slice::<proto::record::Escalation>(value).is_ok_and(|e| e.acknowledged_at_ms.is_none())
+                serde_json::from_slice::<proto::record::Escalation>(value)
+                    .is_ok_and(|e| e.acknowledged_at_ms.is_none())
             });
             open += i64::try_from(unseen.count()).unwrap_or(0);
         }

@@ -65,11 +65,18 @@ impl Dialer {
 
     /// Runs sessions with the peer, one after the other and for a moment two at a time, until
     /// none is left.
-    async fn hold(&self, peer: &AgentId, address: &str, connection: quinn::Connection, bell: &tokio::sync::Notify) {
+    async fn hold(
+        &self,
+        peer: &AgentId,
+        address: &str,
+        connection: quinn::Connection,
+        bell: &tokio::sync::Notify,
+    ) {
         let mut current = connection;
         loop {
             let silence = Silence::new();
-            let mut session = tokio::spawn(quic::run(self.context.clone(), current.clone(), peer.clone()));
+            let mut session =
+                tokio::spawn(quic::run(self.context.clone(), current.clone(), peer.clone()));
             let fresh = loop {
                 tokio::select! {
                     ended = &mut session => {
@@ -98,7 +105,13 @@ impl Dialer {
 
     /// QUIC's own probes back off for as long as an outage lasted; a fresh handshake does not.
     /// Whichever answers first wins.
-    async fn race(&self, peer: &AgentId, address: &str, old: &quinn::Connection, silence: &Silence) -> Option<quinn::Connection> {
+    async fn race(
+        &self,
+        peer: &AgentId,
+        address: &str,
+        old: &quinn::Connection,
+        silence: &Silence,
+    ) -> Option<quinn::Connection> {
         self.context.router.metrics.races.inc();
         let fresh = self.dial(peer, address);
         tokio::pin!(fresh);
@@ -122,7 +135,8 @@ impl Dialer {
         // The name is not used: the verifier knows whom it expects.
         let connecting = self.endpoint.connect_with(config, resolved, tls::SERVER_NAME)?;
         let done = tokio::time::timeout(self.handshake_timeout, connecting).await;
-        done.map_err(|_| DialError::Timeout { ms: self.handshake_timeout.as_millis() })?.map_err(Into::into)
+        done.map_err(|_| DialError::Timeout { ms: self.handshake_timeout.as_millis() })?
+            .map_err(Into::into)
     }
 }
 

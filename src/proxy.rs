@@ -168,7 +168,10 @@ impl ProxyHandle {
     /// What has happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        Counters { to_target: self.shared.to_target.read(), to_client: self.shared.to_client.read() }
+        Counters {
+            to_target: self.shared.to_target.read(),
+            to_client: self.shared.to_client.read(),
+        }
     }
 }
 
@@ -204,7 +207,11 @@ struct Relay {
 }
 
 impl Relay {
-    async fn run(mut self, mut answers: mpsc::Receiver<(SocketAddr, Bytes)>, mut rebound: watch::Receiver<u64>) {
+    async fn run(
+        mut self,
+        mut answers: mpsc::Receiver<(SocketAddr, Bytes)>,
+        mut rebound: watch::Receiver<u64>,
+    ) {
         let mut buffer = vec![0; PACKET_LEN_MAX];
         let mut tidy = tokio::time::interval(CLIENT_IDLE / 4);
         loop {
@@ -316,7 +323,11 @@ impl Relay {
     }
 }
 
-async fn read(socket: Arc<UdpSocket>, client: SocketAddr, answers: mpsc::Sender<(SocketAddr, Bytes)>) {
+async fn read(
+    socket: Arc<UdpSocket>,
+    client: SocketAddr,
+    answers: mpsc::Sender<(SocketAddr, Bytes)>,
+) {
     let mut buffer = vec![0; PACKET_LEN_MAX];
     loop {
         match socket.recv(&mut buffer).await {
@@ -368,7 +379,9 @@ mod tests {
     async fn drain(socket: &UdpSocket) -> Vec<(u16, u8)> {
         let mut answers = Vec::new();
         let mut buffer = [0; 2048];
-        while let Ok(Ok(len)) = tokio::time::timeout(Duration::from_millis(150), socket.recv(&mut buffer)).await {
+        while let Ok(Ok(len)) =
+            tokio::time::timeout(Duration::from_millis(150), socket.recv(&mut buffer)).await
+        {
             assert_eq!(len, 3);
             answers.push((u16::from_be_bytes([buffer[0], buffer[1]]), buffer[2]));
         }
@@ -416,7 +429,12 @@ mod tests {
         let (target, _echo) = echo().await;
         let proxy = start(target, 7).await.unwrap();
         let socket = client(&proxy).await;
-        let link = LinkFaults { duplicate_permille: 1000, delay_ms: 5, jitter_ms: 40, ..LinkFaults::default() };
+        let link = LinkFaults {
+            duplicate_permille: 1000,
+            delay_ms: 5,
+            jitter_ms: 40,
+            ..LinkFaults::default()
+        };
         proxy.set(Faults { to_client: link, ..Faults::default() });
         for n in 0..20 {
             socket.send(&[n]).await.unwrap();

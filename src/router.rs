@@ -35,7 +35,9 @@ pub(crate) enum ToPeer {
 impl ToPeer {
     fn len(&self) -> usize {
         match self {
-            Self::Offers { items, .. } | Self::BestEffort(items) => items.iter().map(Bytes::len).sum(),
+            Self::Offers { items, .. } | Self::BestEffort(items) => {
+                items.iter().map(Bytes::len).sum()
+            }
             _ => 64,
         }
     }
@@ -51,7 +53,9 @@ impl ToPeer {
                     Frame::Offers { first_ref: first, items }
                 })
                 .collect(),
-            Self::BestEffort(items) => chunks(items).into_iter().map(|items| Frame::BestEffort { items }).collect(),
+            Self::BestEffort(items) => {
+                chunks(items).into_iter().map(|items| Frame::BestEffort { items }).collect()
+            }
             Self::AckRuns(runs) => runs
                 .into_iter()
                 .flat_map(|run| {
@@ -66,10 +70,17 @@ impl ToPeer {
                     parts
                 })
                 .collect(),
-            Self::Acks(acks) => acks.chunks(ACKS_PER_FRAME_MAX).map(|acks| Frame::Acks(acks.to_vec())).collect(),
+            Self::Acks(acks) => {
+                acks.chunks(ACKS_PER_FRAME_MAX).map(|acks| Frame::Acks(acks.to_vec())).collect()
+            }
             Self::Refuse { refs, code, retry_after_ms, text } => refs
                 .chunks(RANGES_PER_FRAME_MAX)
-                .map(|refs| Frame::Refuse { refs: refs.to_vec(), code, retry_after_ms, text: text.clone() })
+                .map(|refs| Frame::Refuse {
+                    refs: refs.to_vec(),
+                    code,
+                    retry_after_ms,
+                    text: text.clone(),
+                })
                 .collect(),
             Self::Frame(Frame::Answer { query_ref, acks, unknown }) => {
                 let of = |acks: &[CustodyAck], unknown: &[ObligationId]| Frame::Answer {
@@ -78,7 +89,9 @@ impl ToPeer {
                     unknown: unknown.to_vec(),
                 };
                 let known = acks.chunks(ACKS_PER_FRAME_MAX).map(|acks| of(acks, &[]));
-                known.chain(unknown.chunks(ACKS_PER_FRAME_MAX).map(|unknown| of(&[], unknown))).collect()
+                known
+                    .chain(unknown.chunks(ACKS_PER_FRAME_MAX).map(|unknown| of(&[], unknown)))
+                    .collect()
             }
             Self::Frame(frame) => vec![frame],
         }
@@ -91,7 +104,9 @@ fn chunks(items: Vec<Bytes>) -> Vec<Vec<Bytes>> {
     for item in items {
         len = len.saturating_add(item.len() + 4);
         match chunks.last_mut() {
-            Some(chunk) if len <= FRAME_LEN_TARGET && chunk.len() < BATCH_COUNT_MAX => chunk.push(item),
+            Some(chunk) if len <= FRAME_LEN_TARGET && chunk.len() < BATCH_COUNT_MAX => {
+                chunk.push(item)
+            }
             _ => {
                 len = item.len() + 4;
                 chunks.push(vec![item]);
@@ -206,7 +221,12 @@ impl Router {
     }
 
     /// Adds a session; returns those of the same peer that are over `per_peer_max` now.
-    pub(crate) fn add_session(&self, id: SessionId, queue: SessionQueue, per_peer_max: usize) -> Vec<SessionId> {
+    pub(crate) fn add_session(
+        &self,
+        id: SessionId,
+        queue: SessionQueue,
+        per_peer_max: usize,
+    ) -> Vec<SessionId> {
         let mut sessions = lock(&self.sessions);
         let peer = sessions.by_peer.entry(queue.peer.clone()).or_default();
         peer.push(id);
@@ -235,7 +255,9 @@ impl Router {
     pub(crate) fn queued_bytes(&self, peer: &AgentId) -> usize {
         let sessions = lock(&self.sessions);
         let ids = sessions.by_peer.get(peer).into_iter().flatten();
-        ids.filter_map(|id| sessions.by_id.get(id)).map(|queue| queue.queued.load(Ordering::Relaxed)).sum()
+        ids.filter_map(|id| sessions.by_id.get(id))
+            .map(|queue| queue.queued.load(Ordering::Relaxed))
+            .sum()
     }
 
     /// Rings when a retry to this peer is due.
@@ -300,7 +322,10 @@ impl Router {
                     self.to_session(session, ToPeer::Refuse { refs, code, retry_after_ms, text });
                 }
                 Output::Answer { session, query_ref, acks, unknown } => {
-                    self.to_session(session, ToPeer::Frame(Frame::Answer { query_ref, acks, unknown }));
+                    self.to_session(
+                        session,
+                        ToPeer::Frame(Frame::Answer { query_ref, acks, unknown }),
+                    );
                 }
                 Output::ProbeReply { session, nonce, at } => {
                     self.to_session(session, ToPeer::Frame(Frame::ProbeReply { nonce, at }));
@@ -328,7 +353,10 @@ impl Router {
                     let _ = self.handlers.send(HandlerJob::Inform { issuer, obligation });
                 }
                 Output::Issued { ticket, results } => {
-                    let taken = results.iter().filter(|r| r.as_ref().is_ok_and(|i| i.custody && !i.existing)).count();
+                    let taken = results
+                        .iter()
+                        .filter(|r| r.as_ref().is_ok_and(|i| i.custody && !i.existing))
+                        .count();
                     self.metrics.issued.inc_by(taken as u64);
                     if let Some(Reply::Issued(tx)) = lock(&self.replies).remove(&ticket) {
                         let _ = tx.send(results);

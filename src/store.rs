@@ -23,7 +23,9 @@ pub enum StoreError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Another program, or another version of this one, wrote the folder.
-    #[error("store {path} has format version {found}, this build reads {known}; it is refused, not guessed: use the version of abhyasa that wrote it, or another data_dir")]
+    #[error(
+        "store {path} has format version {found}, this build reads {known}; it is refused, not guessed: use the version of abhyasa that wrote it, or another data_dir"
+    )]
     Format {
         /// The folder.
         path: PathBuf,
@@ -33,7 +35,9 @@ pub enum StoreError {
         known: u64,
     },
     /// The folder belongs to a node of another identity.
-    #[error("store {path} belongs to {found}, not to {configured}: obligations under custody cannot change hands; set node.id or data_dir right")]
+    #[error(
+        "store {path} belongs to {found}, not to {configured}: obligations under custody cannot change hands; set node.id or data_dir right"
+    )]
     Owner {
         /// The folder.
         path: PathBuf,
@@ -43,7 +47,9 @@ pub enum StoreError {
         configured: String,
     },
     /// A commit did not become durable: a failed fsync, a full disk.
-    #[error("commit of {writes} writes ({bytes} bytes) failed, so nothing of it is acknowledged and the node stops: {source}")]
+    #[error(
+        "commit of {writes} writes ({bytes} bytes) failed, so nothing of it is acknowledged and the node stops: {source}"
+    )]
     Commit {
         /// Writes in it.
         writes: usize,
@@ -55,8 +61,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(crate) fn commit(writes: &[Write], source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        let bytes = writes.iter().map(|w| w.key.len() + w.value.as_ref().map_or(0, |v| v.len())).sum();
+    pub(crate) fn commit(
+        writes: &[Write],
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        let bytes =
+            writes.iter().map(|w| w.key.len() + w.value.as_ref().map_or(0, |v| v.len())).sum();
         Self::Commit { writes: writes.len(), bytes, source: source.into() }
     }
 }

@@ -1,7 +1,7 @@
 //! Metrics, and what of them is counted where.
 
-use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -79,19 +79,56 @@ impl Metrics {
     fn registered(mut self) -> Self {
         let r = &mut self.registry;
         r.register("issued", "Obligations taken under custody", self.issued.clone());
-        r.register("best_effort_sent", "Obligations sent without custody", self.best_effort_sent.clone());
-        r.register("best_effort_applied", "Best-effort obligations applied here", self.best_effort_applied.clone());
-        r.register("best_effort_dropped", "Best-effort obligations dropped before the wire", self.best_effort_dropped.clone());
+        r.register(
+            "best_effort_sent",
+            "Obligations sent without custody",
+            self.best_effort_sent.clone(),
+        );
+        r.register(
+            "best_effort_applied",
+            "Best-effort obligations applied here",
+            self.best_effort_applied.clone(),
+        );
+        r.register(
+            "best_effort_dropped",
+            "Best-effort obligations dropped before the wire",
+            self.best_effort_dropped.clone(),
+        );
         r.register("transfers_ended", "Transfers that ended, by outcome", self.terminal.clone());
-        r.register("offers_received", "Offers dealt with as receiver, by status", self.received.clone());
-        r.register("peer_faults", "Refused or ignored input of peers, by fault", self.faults.clone());
+        r.register(
+            "offers_received",
+            "Offers dealt with as receiver, by status",
+            self.received.clone(),
+        );
+        r.register(
+            "peer_faults",
+            "Refused or ignored input of peers, by fault",
+            self.faults.clone(),
+        );
         r.register("commits", "Commits made durable, one fdatasync each", self.commits.clone());
-        r.register_with_unit("commit", "Time of a commit", Unit::Seconds, self.commit_seconds.clone());
-        r.register("commit_obligations", "Obligations that shared a commit", self.commit_obligations.clone());
+        r.register_with_unit(
+            "commit",
+            "Time of a commit",
+            Unit::Seconds,
+            self.commit_seconds.clone(),
+        );
+        r.register(
+            "commit_obligations",
+            "Obligations that shared a commit",
+            self.commit_obligations.clone(),
+        );
         r.register("pending", "Pending transfers", self.pending.clone());
         r.register("sessions", "Sessions that are up", self.sessions.clone());
-        r.register("handshake_races", "Handshakes raced against a silent session", self.races.clone());
-        r.register("escalations_open", "Escalations the principal has not acknowledged", self.escalations_open.clone());
+        r.register(
+            "handshake_races",
+            "Handshakes raced against a silent session",
+            self.races.clone(),
+        );
+        r.register(
+            "escalations_open",
+            "Escalations the principal has not acknowledged",
+            self.escalations_open.clone(),
+        );
         self
     }
 

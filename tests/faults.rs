@@ -1,12 +1,18 @@
 //! What must hold when a disk does not: nothing is acknowledged that was not durable, the node
 //! ends, and its next start brings every transfer to its right end.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, unreachable_pub)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
 
 mod common;
 
 use abhyasa::config::NodeConfig;
-use abhyasa::demo::stage::{ALICE, BOB, NodeProcess, Stage};
 use abhyasa::demo::api::{nano, text};
+use abhyasa::demo::stage::{ALICE, BOB, NodeProcess, Stage};
 use abhyasa::node::{Builder, Node};
 use abhyasa::store::{FaultPlan, FaultStore, FjallStore, Storage, StoreError, StoreOptions};
 use bytes::Bytes;
@@ -27,13 +33,15 @@ const POINTS: std::ops::RangeInclusive<u64> = 1..=12;
 const STEP: i64 = 1_000_000;
 
 async fn open(config: &NodeConfig) -> FjallStore {
-    let open = async || FjallStore::open(&config.data_dir, &config.id, &StoreOptions::default()).ok();
+    let open =
+        async || FjallStore::open(&config.data_dir, &config.id, &StoreOptions::default()).ok();
     eventually("the store", open).await
 }
 
 async fn start_faulty(config: NodeConfig, plan: &str) -> Node {
     let plan: FaultPlan = plan.parse().unwrap();
-    let storage = async || Some(Arc::new(FaultStore::new(open(&config).await, plan)) as Arc<dyn Storage>);
+    let storage =
+        async || Some(Arc::new(FaultStore::new(open(&config).await, plan)) as Arc<dyn Storage>);
     start_on(&config, storage).await
 }
 
@@ -73,7 +81,10 @@ async fn custodian_fails(fault: &str, point: u64) {
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let error = tokio::time::timeout(PATIENCE, a.failed()).await.expect("the node ends").expect_err("by its store");
+    let error = tokio::time::timeout(PATIENCE, a.failed())
+        .await
+        .expect("the node ends")
+        .expect_err("by its store");
     assert!(error.to_string().contains("injected"), "{plan}: {error}");
     drop(alice);
     a.stop().await.unwrap();
@@ -83,7 +94,11 @@ async fn custodian_fails(fault: &str, point: u64) {
         ends(&alice, name, Terminal::Applied).await; // or it was answered, and is lost
     }
     let found = weight(b.handle().store(), Role::Receiver, "alice", "route").or(steps(0));
-    assert_eq!(found, steps(taken.len()), "{plan}: what was not durable was never offered, the rest applied once");
+    assert_eq!(
+        found,
+        steps(taken.len()),
+        "{plan}: what was not durable was never offered, the rest applied once"
+    );
 }
 
 /// The receiver's store fails at its `point`-th commit.
@@ -101,7 +116,10 @@ async fn receiver_fails(fault: &str, point: u64) {
         issue(&alice, step(n as u64)).await;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let error = tokio::time::timeout(PATIENCE, b.failed()).await.expect("the node ends").expect_err("by its store");
+    let error = tokio::time::timeout(PATIENCE, b.failed())
+        .await
+        .expect("the node ends")
+        .expect_err("by its store");
     assert!(error.to_string().contains("injected"), "{plan}: {error}");
     b.stop().await.unwrap();
     let store = open(&config).await;
@@ -109,7 +127,10 @@ async fn receiver_fails(fault: &str, point: u64) {
         let name = format!("w{n}");
         if let Some(outcome) = alice.outcome(&ob(&name)).unwrap() {
             assert_eq!(outcome.terminal, Terminal::Applied, "{plan}: {outcome:?}");
-            assert!(ledger(&store, "alice", &name).is_some(), "{plan}: {name} was acked, and is not durable");
+            assert!(
+                ledger(&store, "alice", &name).is_some(),
+                "{plan}: {name} was acked, and is not durable"
+            );
         }
     }
     drop(store);
@@ -117,7 +138,11 @@ async fn receiver_fails(fault: &str, point: u64) {
     for n in 0..COUNT {
         ends(&alice, &format!("w{n}"), Terminal::Applied).await;
     }
-    assert_eq!(weight(b.handle().store(), Role::Receiver, "alice", "route"), steps(COUNT), "{plan}: once each");
+    assert_eq!(
+        weight(b.handle().store(), Role::Receiver, "alice", "route"),
+        steps(COUNT),
+        "{plan}: once each"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,7 +196,11 @@ async fn a_process_aborts(mode: &str, pick: fn(&mut Stage) -> &mut NodeProcess) 
         })
         .await;
         #[cfg(unix)]
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(6), "{mode}@{point}: {status}");
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(6),
+            "{mode}@{point}: {status}"
+        );
         pick(&mut stage).start(None).unwrap();
         pick(&mut stage).ready().await.unwrap();
         for n in owed.drain(..) {
@@ -184,7 +213,11 @@ async fn a_process_aborts(mode: &str, pick: fn(&mut Stage) -> &mut NodeProcess) 
         assert_eq!(text(&status, "state"), "applied", "{mode}: {status}");
     }
     let found = stage.bob.api.weight("receiver", ALICE, "route").await.unwrap();
-    assert_eq!(found, Some(nano(0.5) - STEP * i64::from(count)), "{mode}: {count} corrections, each once");
+    assert_eq!(
+        found,
+        Some(nano(0.5) - STEP * i64::from(count)),
+        "{mode}: {count} corrections, each once"
+    );
 }
 
 fn correction(n: u32) -> Value {
@@ -235,7 +268,12 @@ impl Read for Gate {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         self.inner.get(table, key)
     }
-    fn scan(&self, table: Table, from: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+    fn scan(
+        &self,
+        table: Table,
+        from: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
         self.inner.scan(table, from, limit)
     }
     fn last(&self, table: Table) -> Result<Option<(Bytes, Bytes)>, ReadError> {
@@ -248,7 +286,8 @@ impl Storage for Gate {
         if sync {
             let mut state = self.state.lock().unwrap();
             state.1 += 1;
-            let (guard, timeout) = self.bell.wait_timeout_while(state, PATIENCE, |state| !state.0).unwrap();
+            let (guard, timeout) =
+                self.bell.wait_timeout_while(state, PATIENCE, |state| !state.0).unwrap();
             drop(guard);
             assert!(!timeout.timed_out(), "the gate was never opened");
         }
@@ -258,7 +297,11 @@ impl Storage for Gate {
 
 async fn gated(world: &World) -> (Node, Arc<Gate>, Raw) {
     let config = world.config("alice", &peer_toml("bob", None));
-    let gate = Arc::new(Gate { inner: open(&config).await, state: Mutex::new((true, 0)), bell: Condvar::new() });
+    let gate = Arc::new(Gate {
+        inner: open(&config).await,
+        state: Mutex::new((true, 0)),
+        bell: Condvar::new(),
+    });
     let node = Builder::new(config).storage(gate.clone()).start().await.unwrap();
     ready(&node.handle()).await;
     let bob = Raw::session(world, "bob", "alice", node.handle().quic_address()).await;
@@ -274,7 +317,8 @@ async fn ps1_no_ack_leaves_before_its_commit_has_returned() {
     // Few are committed by the driver itself, many by its thread while the next step is computed.
     for (batch, count) in [1u64, 40].into_iter().enumerate() {
         let name = |n: u64| format!("b{batch}-{n}");
-        let offers: Vec<_> = (0..count).map(|n| obligation(revoke(&name(n), "alice", &name(n)))).collect();
+        let offers: Vec<_> =
+            (0..count).map(|n| obligation(revoke(&name(n), "alice", &name(n)))).collect();
         let first = 1_000 * batch as u64;
         gate.set(false);
         let arrived = gate.arrived();
@@ -294,13 +338,17 @@ async fn ps1_no_ack_leaves_before_its_commit_has_returned() {
             match bob.next().await {
                 Frame::AckRuns(runs) => {
                     assert!(runs.iter().all(|run| run.status == AckStatus::Applied));
-                    acked += runs.iter().flat_map(|run| &run.refs).map(|range| range.count).sum::<u64>();
+                    acked +=
+                        runs.iter().flat_map(|run| &run.refs).map(|range| range.count).sum::<u64>();
                 }
                 Frame::Answer { acks, .. } => answered |= acks.len() == 1,
                 other => panic!("{other:?}"),
             }
             for n in 0..count {
-                assert!(ledger(handle.store(), "bob", &name(n)).is_some(), "acked, and not durable");
+                assert!(
+                    ledger(handle.store(), "bob", &name(n)).is_some(),
+                    "acked, and not durable"
+                );
             }
         }
     }

@@ -1,5 +1,11 @@
 //! Who may do what: each refusal over a real QUIC connection, by a peer that misbehaves.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, unreachable_pub)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
 
 mod common;
 
@@ -10,8 +16,8 @@ use common::raw::{Raw, best_effort, hello, one};
 use common::*;
 use proto::ack::{AckStatus, CustodyAck, Reason};
 use proto::frame::{Frame, RefuseCode};
-use proto::record::{Escalation, EscalationReason, Role, Terminal, issued_key, num_key};
 use proto::id::ObligationId;
+use proto::record::{Escalation, EscalationReason, Role, Terminal, issued_key, num_key};
 use proto::store::Table;
 use proto::time::Time;
 use std::sync::Arc;
@@ -30,7 +36,10 @@ async fn alice(world: &World, tuning: &str) -> (Node, NodeHandle) {
 
 async fn session(world: &World, name: &str, node: &NodeHandle) -> Raw {
     let raw = Raw::session(world, name, "alice", node.quic_address()).await;
-    eventually("the session", async || node.peers().iter().any(|peer| peer.id == id(name) && peer.connected).then_some(())).await;
+    eventually("the session", async || {
+        node.peers().iter().any(|peer| peer.id == id(name) && peer.connected).then_some(())
+    })
+    .await;
     raw
 }
 
@@ -50,7 +59,12 @@ async fn a_certificate_of_another_ca_is_refused() {
     let other = World::new();
     // The other world's Bob trusts Alice's CA, but Alice does not trust his.
     let issued = other.ca.issue(&id("bob"), abhyasa::init::ca::valid_days(1)).unwrap();
-    let identity = abhyasa::tls::TlsIdentity::from_der(vec![issued.cert], issued.key, vec![world.ca.cert().clone()]).unwrap();
+    let identity = abhyasa::tls::TlsIdentity::from_der(
+        vec![issued.cert],
+        issued.key,
+        vec![world.ca.cert().clone()],
+    )
+    .unwrap();
     let transport = Arc::new(abhyasa::tls::transport(&Default::default()).unwrap());
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let config = identity.client(&[ALPN], &id("alice"), transport).unwrap();
@@ -114,7 +128,13 @@ async fn a_kind_the_peer_may_not_issue_is_refused_without_a_trace() {
     assert_eq!(commits(&handle), before, "no fsync for what is refused");
     assert_eq!(faults(&handle, "unauthorized"), 1);
     // Best effort neither.
-    bob.send(&best_effort(&[obligation(draft("g", CONSENT, "alice", serde_json::json!({"decision": "grant", "scope": "s"})))])).await;
+    bob.send(&best_effort(&[obligation(draft(
+        "g",
+        CONSENT,
+        "alice",
+        serde_json::json!({"decision": "grant", "scope": "s"}),
+    ))]))
+    .await;
     eventually("the fault", async || (faults(&handle, "unauthorized") == 2).then_some(())).await;
     assert_eq!(granted(handle.store(), Role::Receiver, "bob", "s"), None);
     // And what it may issue is applied.
@@ -173,7 +193,13 @@ async fn an_ack_of_a_peer_that_is_not_the_target_counts_for_nothing() {
     let carol = session(&world, "carol", &node).await;
     let before = commits(&node);
     for status in [AckStatus::Applied, AckStatus::Declined, AckStatus::Deferred] {
-        let ack = |target| CustodyAck { obligation_id: ob("r"), target, status, acked_at: Time::from_ms(1), reason: None };
+        let ack = |target| CustodyAck {
+            obligation_id: ob("r"),
+            target,
+            status,
+            acked_at: Time::from_ms(1),
+            reason: None,
+        };
         // In her own name, and in Bob's.
         carol.send(&Frame::Acks(vec![ack(id("carol")), ack(id("bob"))])).await;
     }
@@ -191,7 +217,13 @@ async fn an_ack_of_an_unknown_id_makes_no_state() {
     let (_node, node) = alice(&world, "").await;
     let bob = session(&world, "bob", &node).await;
     let before = commits(&node);
-    let ack = CustodyAck { obligation_id: ob("never"), target: id("bob"), status: AckStatus::Applied, acked_at: Time::from_ms(1), reason: None };
+    let ack = CustodyAck {
+        obligation_id: ob("never"),
+        target: id("bob"),
+        status: AckStatus::Applied,
+        acked_at: Time::from_ms(1),
+        reason: None,
+    };
     bob.send(&Frame::Acks(vec![ack])).await;
     eventually("the fault", async || (faults(&node, "foreign_ack") == 1).then_some(())).await;
     assert_eq!(commits(&node), before);
@@ -246,7 +278,9 @@ async fn answer(raw: &Raw, query: &Frame) -> (Vec<CustodyAck>, Vec<ObligationId>
     raw.send(query).await;
     let (mut known, mut not) = (Vec::new(), Vec::new());
     while known.len() + not.len() < 2 {
-        let Frame::Answer { query_ref: 3, acks, unknown } = raw.next().await else { panic!("no answer") };
+        let Frame::Answer { query_ref: 3, acks, unknown } = raw.next().await else {
+            panic!("no answer")
+        };
         known.extend(acks);
         not.extend(unknown);
     }
@@ -313,7 +347,10 @@ async fn streams_are_bounded() {
         assert!(open.len() <= 8, "more streams than allowed");
     }
     assert_eq!(open.len(), 8);
-    assert!(bob.connection.open_bi().now_or_none().await.is_none(), "bidirectional streams are not used");
+    assert!(
+        bob.connection.open_bi().now_or_none().await.is_none(),
+        "bidirectional streams are not used"
+    );
 }
 
 trait NowOrNone: Future + Sized {
@@ -327,7 +364,8 @@ impl<F: Future> NowOrNone for F {}
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_are_bounded_per_peer_and_in_all() {
     let world = World::new();
-    let (_node, node) = alice(&world, "quic = { connections_max = 3, connections_per_peer_max = 2 }").await;
+    let (_node, node) =
+        alice(&world, "quic = { connections_max = 3, connections_per_peer_max = 2 }").await;
     let first = session(&world, "bob", &node).await;
     let second = session(&world, "bob", &node).await;
     let third = session(&world, "bob", &node).await;
@@ -346,7 +384,9 @@ async fn bd1_a_peer_over_its_rate_is_refused_before_any_fsync() {
     let rates = "rates = { obligations_per_second = 1, obligations_burst = 4096 }";
     let (_node, node) = alice(&world, rates).await;
     let bob = session(&world, "bob", &node).await;
-    let burst: Vec<_> = (0..4096u64).map(|n| obligation(move_weight(&n.to_string(), "alice", "k", -1e-6))).collect();
+    let burst: Vec<_> = (0..4096u64)
+        .map(|n| obligation(move_weight(&n.to_string(), "alice", "k", -1e-6)))
+        .collect();
     let mut first = 0;
     for chunk in burst.chunks(1024) {
         bob.offer(first, chunk).await;
@@ -359,7 +399,9 @@ async fn bd1_a_peer_over_its_rate_is_refused_before_any_fsync() {
     }
     // The bucket may have got a token or two since; these are over it for sure.
     let before = commits(&node);
-    let over: Vec<_> = (0..60).map(|n| obligation(move_weight(&format!("over-{n}"), "alice", "k", -1e-6))).collect();
+    let over: Vec<_> = (0..60)
+        .map(|n| obligation(move_weight(&format!("over-{n}"), "alice", "k", -1e-6)))
+        .collect();
     bob.offer(5000, &over).await;
     let refused = loop {
         match bob.next().await {
@@ -410,7 +452,8 @@ impl Clock for Jumping {
 async fn dl1_a_replay_after_pruning_is_declined_as_expired() {
     let world = World::new();
     let config = world.config("alice", &peer_toml("bob", None));
-    let clock = Arc::new(Jumping(SystemClock::starting_at_least(Time::default()), AtomicU64::new(0)));
+    let clock =
+        Arc::new(Jumping(SystemClock::starting_at_least(Time::default()), AtomicU64::new(0)));
     let node = Builder::new(config).clock(clock.clone()).start().await.unwrap();
     let handle = node.handle();
     ready(&handle).await;
@@ -426,7 +469,14 @@ async fn dl1_a_replay_after_pruning_is_declined_as_expired() {
     assert_eq!(bob.acked(2).await.0, AckStatus::Applied);
     clock.1.store(200_000, Ordering::SeqCst);
     bob.probe(1).await;
-    let pruned = async || handle.store().get(Table::Ledger, &issued_key(&id("bob"), &ob("w"))).unwrap().is_none().then_some(());
+    let pruned = async || {
+        handle
+            .store()
+            .get(Table::Ledger, &issued_key(&id("bob"), &ob("w")))
+            .unwrap()
+            .is_none()
+            .then_some(())
+    };
     eventually("the ledger to be pruned", pruned).await;
     bob.offer(3, &captured).await;
     assert_eq!(bob.acked(3).await, (AckStatus::Declined, Some(Reason::EXPIRED)));
@@ -439,7 +489,8 @@ async fn sg2_an_older_sequence_is_declined_as_superseded() {
     let (_node, node) = alice(&world, "").await;
     let bob = session(&world, "bob", &node).await;
     let grant = |name: &str, sequence| {
-        let mut draft = draft(name, CONSENT, "alice", serde_json::json!({ "decision": "grant", "scope": "s" }));
+        let mut draft =
+            draft(name, CONSENT, "alice", serde_json::json!({ "decision": "grant", "scope": "s" }));
         draft.sequence = Some(sequence);
         obligation(draft)
     };
@@ -455,5 +506,8 @@ async fn sg2_an_older_sequence_is_declined_as_superseded() {
     assert_eq!(bob.acked(1).await, (AckStatus::Declined, Some(Reason::SUPERSEDED)));
     assert_eq!(granted(node.store(), Role::Receiver, "bob", "s"), Some(false));
     bob.send(&best_effort(&[grant("newest", 6)])).await;
-    eventually("the grant", async || (granted(node.store(), Role::Receiver, "bob", "s") == Some(true)).then_some(())).await;
+    eventually("the grant", async || {
+        (granted(node.store(), Role::Receiver, "bob", "s") == Some(true)).then_some(())
+    })
+    .await;
 }

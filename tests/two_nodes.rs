@@ -1,5 +1,11 @@
 //! Two nodes in this process, over real QUIC, on real stores.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, unreachable_pub)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    unreachable_pub
+)]
 
 mod common;
 
@@ -10,7 +16,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use common::web::{Mood, Service, serve};
 use common::*;
-use proto::record::{Escalation, EscalationReason, Reconcile, ReconcileKind, Resolution, Role, Terminal, num_key};
+use proto::record::{
+    Escalation, EscalationReason, Reconcile, ReconcileKind, Resolution, Role, Terminal, num_key,
+};
 use proto::store::Table;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -28,7 +36,11 @@ async fn obligations_are_applied_end_to_end_both_ways() {
     let (a, b) = world.pair("", "").await;
     let (alice, bob) = (a.handle(), b.handle());
     issue(&alice, revoke("r", "bob", "calendar")).await;
-    assert_eq!(granted(alice.store(), Role::Principal, "bob", "calendar"), Some(false), "AB-1: withheld at issue");
+    assert_eq!(
+        granted(alice.store(), Role::Principal, "bob", "calendar"),
+        Some(false),
+        "AB-1: withheld at issue"
+    );
     issue(&alice, move_weight("w", "bob", "route", -0.25)).await;
     issue(&alice, draft("t", TOKEN, "bob", json!({ "action": "revoke", "token_id": "tok" }))).await;
     issue(&bob, revoke("r", "alice", "mail")).await;
@@ -42,7 +54,10 @@ async fn obligations_are_applied_end_to_end_both_ways() {
     // Issued again, it is the same transfer, and no second effect.
     let again = issue(&alice, move_weight("w", "bob", "route", -0.25)).await;
     assert!(again.existing);
-    assert!(alice.issue(vec![move_weight("w", "bob", "route", -0.5)]).await.unwrap()[0].is_err(), "other content");
+    assert!(
+        alice.issue(vec![move_weight("w", "bob", "route", -0.5)]).await.unwrap()[0].is_err(),
+        "other content"
+    );
     assert_eq!(weight(bob.store(), Role::Receiver, "alice", "route"), Some(250_000_000));
     assert_eq!((alice.pending(), bob.pending()), (0, 0));
     a.stop().await.unwrap();
@@ -59,7 +74,10 @@ async fn ac1_best_effort_is_applied_and_leaves_no_custody_record() {
     // Too large for a datagram: it goes by stream.
     let large = json!({ "weight_delta": 0.125, "weight_key": "route", "note": "x".repeat(8_000) });
     assert!(!issue(&alice, draft("large", BELIEF, "bob", large)).await.custody);
-    eventually("both", async || (weight(bob.store(), Role::Receiver, "alice", "route") == Some(750_000_000)).then_some(())).await;
+    eventually("both", async || {
+        (weight(bob.store(), Role::Receiver, "alice", "route") == Some(750_000_000)).then_some(())
+    })
+    .await;
     assert_eq!(metric(&alice, "abhyasa_best_effort_sent_total"), 2);
     for name in ["up", "large"] {
         assert!(alice.status(&ob(name)).await.unwrap().is_none());
@@ -71,7 +89,10 @@ async fn ac1_best_effort_is_applied_and_leaves_no_custody_record() {
     }
     // To a peer that is away it is dropped, and never escalates.
     b.stop().await.unwrap();
-    eventually("Bob to be gone", async || alice.peers().iter().all(|peer| !peer.connected).then_some(())).await;
+    eventually("Bob to be gone", async || {
+        alice.peers().iter().all(|peer| !peer.connected).then_some(())
+    })
+    .await;
     issue(&alice, due(move_weight("lost", "bob", "route", 0.1), 1)).await;
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     assert!(alice.store().last(Table::Escalation).unwrap().is_none());
@@ -106,7 +127,11 @@ async fn a_restarted_custodian_goes_on_with_what_was_pending() {
     a.stop().await.unwrap();
     let a = start(alice_config).await;
     let found = a.handle().status(&ob("w")).await.unwrap().expect("still pending");
-    assert_eq!(found.obligation.deadline_at().as_ms(), issued.deadline_at_ms, "AB-2: the deadline it was issued with");
+    assert_eq!(
+        found.obligation.deadline_at().as_ms(),
+        issued.deadline_at_ms,
+        "AB-2: the deadline it was issued with"
+    );
     let _b = start(config).await;
     ends(&a.handle(), "w", Terminal::Applied).await;
 }
@@ -136,7 +161,11 @@ async fn recovery_after_a_partition_is_bounded_by_the_backoff_and_not_by_the_out
     // QUIC alone would probe again only after about as long as the cut lasted.
     assert!(healed.elapsed() < Duration::from_millis(2_500), "{:?}", healed.elapsed());
     assert!(metric(&alice, "abhyasa_handshake_races_total") >= 1);
-    assert_eq!(weight(b.handle().store(), Role::Receiver, "alice", "route"), Some(250_000_000), "moved once");
+    assert_eq!(
+        weight(b.handle().store(), Role::Receiver, "alice", "route"),
+        Some(250_000_000),
+        "moved once"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,9 +173,16 @@ async fn a_lossy_link_loses_no_obligation_and_doubles_none() {
     let world = World::new();
     let (a, b, link) = through_proxy(&world).await;
     let alice = a.handle();
-    let faults = LinkFaults { loss_permille: 200, duplicate_permille: 200, delay_ms: 1, jitter_ms: 20, ..LinkFaults::default() };
+    let faults = LinkFaults {
+        loss_permille: 200,
+        duplicate_permille: 200,
+        delay_ms: 1,
+        jitter_ms: 20,
+        ..LinkFaults::default()
+    };
     link.set(Faults::both(faults));
-    let drafts: Vec<_> = (0..100).map(|n| move_weight(&format!("w{n}"), "bob", "route", -0.004)).collect();
+    let drafts: Vec<_> =
+        (0..100).map(|n| move_weight(&format!("w{n}"), "bob", "route", -0.004)).collect();
     assert!(alice.issue(drafts).await.unwrap().iter().all(Result::is_ok));
     for n in 0..100 {
         ends(&alice, &format!("w{n}"), Terminal::Applied).await;
@@ -167,12 +203,17 @@ async fn a_connection_survives_a_change_of_address() {
     issue(&alice, move_weight("after", "bob", "route", -0.1)).await;
     ends(&alice, "after", Terminal::Applied).await;
     while let Ok(event) = events.try_recv() {
-        assert!(!matches!(*event, proto::event::Event::SessionUp { .. }), "the session moved, none was made");
+        assert!(
+            !matches!(*event, proto::event::Event::SessionUp { .. }),
+            "the session moved, none was made"
+        );
     }
 }
 
 fn handler(at: SocketAddr, more: &str) -> String {
-    format!("kinds.\"{CONSENT}\".handler = {{ type = \"webhook\", url = \"http://{at}/do\", timeout_ms = 2000{more} }}\n")
+    format!(
+        "kinds.\"{CONSENT}\".handler = {{ type = \"webhook\", url = \"http://{at}/do\", timeout_ms = 2000{more} }}\n"
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,7 +231,11 @@ async fn ab3_a_handler_applies_once_by_idempotency_key() {
     assert_eq!(body.pointer("/payload/scope"), Some(&json!("calendar")));
     assert_eq!(service.effects_of("r"), 1);
     assert!(bob.store().last(Table::Intent).unwrap().is_none(), "settled");
-    assert_eq!(granted(bob.store(), Role::Receiver, "alice", "calendar"), Some(false), "what an agent asks is right too");
+    assert_eq!(
+        granted(bob.store(), Role::Receiver, "alice", "calendar"),
+        Some(false),
+        "what an agent asks is right too"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -204,7 +249,11 @@ async fn dc1_a_decline_of_the_handler_ends_with_the_fail_safe() {
     let outcome = ends(&alice, "r", Terminal::Declined).await;
     assert_eq!(outcome.reason.unwrap().as_str(), "not my patient");
     assert_eq!(granted(alice.store(), Role::Principal, "bob", "calendar"), Some(false));
-    assert_eq!(granted(b.handle().store(), Role::Receiver, "alice", "calendar"), None, "declined is not applied");
+    assert_eq!(
+        granted(b.handle().store(), Role::Receiver, "alice", "calendar"),
+        None,
+        "declined is not applied"
+    );
     assert!(alice.store().last(Table::Escalation).unwrap().is_none(), "a decline is no escalation");
 }
 
@@ -218,7 +267,11 @@ async fn dc1_a_decline_can_be_left_to_the_principal() {
     service.set(Mood::Declines);
     issue(&alice, move_weight("w", "bob", "route", -0.25)).await;
     ends(&alice, "w", Terminal::Declined).await;
-    assert_eq!(weight(alice.store(), Role::Principal, "bob", "route"), None, "the principal has not decided");
+    assert_eq!(
+        weight(alice.store(), Role::Principal, "bob", "route"),
+        None,
+        "the principal has not decided"
+    );
     let item = reconcile(&alice, 1).unwrap();
     assert_eq!((item.kind, item.obligation_id), (ReconcileKind::DeclineSurfaced, ob("w")));
     alice.resolve(1, Resolution::ApplySafe).await.unwrap().unwrap();
@@ -246,7 +299,10 @@ async fn df1_a_handler_may_defer_and_apply_later() {
     // One that is down has done nothing: asked again, as after a deferral.
     service.set(Mood::Down);
     issue(&alice, revoke("s", "bob", "mail")).await;
-    eventually("the deferral", async || alice.status(&ob("s")).await.unwrap().filter(|view| view.deferred)).await;
+    eventually("the deferral", async || {
+        alice.status(&ob("s")).await.unwrap().filter(|view| view.deferred)
+    })
+    .await;
     service.set(Mood::Applies);
     ends(&alice, "s", Terminal::Applied).await;
     assert_eq!(service.effects_of("s"), 1);
@@ -283,7 +339,10 @@ async fn ab3_what_nobody_can_say_is_reconciled_by_a_person() {
         tokio::time::sleep(Duration::from_millis(400)).await;
         assert_eq!(service.posts_of(name), 1);
         assert!(alice.status(&ob(name)).await.unwrap().unwrap().deferred);
-        assert!(bob.resolve(number, Resolution::Noted).await.unwrap().is_err(), "a person must decide");
+        assert!(
+            bob.resolve(number, Resolution::Noted).await.unwrap().is_err(),
+            "a person must decide"
+        );
         bob.resolve(number, resolution).await.unwrap().unwrap();
         ends(&alice, name, end).await;
     }
@@ -297,7 +356,10 @@ async fn ab3_a_restarted_receiver_asks_for_the_status_of_what_was_under_way() {
     let alice = a.handle();
     service.set(Mood::Defers);
     issue(&alice, revoke("r", "bob", "calendar")).await;
-    eventually("the deferral", async || alice.status(&ob("r")).await.unwrap().filter(|view| view.deferred)).await;
+    eventually("the deferral", async || {
+        alice.status(&ob("r")).await.unwrap().filter(|view| view.deferred)
+    })
+    .await;
     let config = b.handle().config().as_ref().clone();
     b.stop().await.unwrap();
     // It was done while the node was down, and the answer went nowhere.
@@ -322,15 +384,22 @@ async fn ab4_an_escalation_is_posted_until_the_sink_takes_it() {
     }
     let world = World::new();
     let seen = Seen::default();
-    let at = serve(axum::Router::new().route("/", axum::routing::post(sink)).with_state(seen.clone())).await;
-    let sink = format!("escalation = {{ webhook_url = \"http://{at}/\", webhook_retry_cap_ms = 500 }}\n{}", peer_toml("bob", None));
+    let at =
+        serve(axum::Router::new().route("/", axum::routing::post(sink)).with_state(seen.clone()))
+            .await;
+    let sink = format!(
+        "escalation = {{ webhook_url = \"http://{at}/\", webhook_retry_cap_ms = 500 }}\n{}",
+        peer_toml("bob", None)
+    );
     let a = start(world.config("alice", &sink)).await;
     let alice = a.handle();
     issue(&alice, due(revoke("one", "bob", "calendar"), 1)).await;
     issue(&alice, due(move_weight("two", "bob", "route", -0.25), 1)).await;
     for name in ["one", "two"] {
         let outcome = ends(&alice, name, Terminal::Escalated).await;
-        assert!(outcome.at >= outcome.deadline_at && outcome.at.ms_since(outcome.deadline_at) < 1_000);
+        assert!(
+            outcome.at >= outcome.deadline_at && outcome.at.ms_since(outcome.deadline_at) < 1_000
+        );
         let bytes = alice.store().get(Table::Escalation, &num_key(outcome.num)).unwrap().unwrap();
         let escalation: Escalation = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(escalation.reason, EscalationReason::Unreachable);
@@ -338,8 +407,10 @@ async fn ab4_an_escalation_is_posted_until_the_sink_takes_it() {
     }
     assert_eq!(granted(alice.store(), Role::Principal, "bob", "calendar"), Some(false));
     assert_eq!(weight(alice.store(), Role::Principal, "bob", "route"), Some(250_000_000));
-    eventually("the sink to have both", async || (seen.lock().unwrap().1.len() == 2).then_some(())).await;
-    let ids: Vec<Value> = seen.lock().unwrap().1.iter().map(|body| body["obligation_id"].clone()).collect();
+    eventually("the sink to have both", async || (seen.lock().unwrap().1.len() == 2).then_some(()))
+        .await;
+    let ids: Vec<Value> =
+        seen.lock().unwrap().1.iter().map(|body| body["obligation_id"].clone()).collect();
     assert_eq!(ids, ["one", "two"], "in order, each once");
     assert_eq!(metric(&alice, "abhyasa_escalations_open"), 2);
     alice.ack_escalation(ob("one")).await.unwrap().unwrap();
@@ -372,7 +443,10 @@ async fn the_papers_http_binding_carries_obligations_both_ways() {
     let (service, handler_at) = Service::start().await;
     let slow = handler(handler_at, "");
     let a = start(world.config("alice", &peer("bob", at_bob.local_addr().unwrap()))).await;
-    let b = start(world.config("bob", &format!("{slow}{}", peer("alice", at_alice.local_addr().unwrap())))).await;
+    let b = start(
+        world.config("bob", &format!("{slow}{}", peer("alice", at_alice.local_addr().unwrap()))),
+    )
+    .await;
     let (alice, bob) = (a.handle(), b.handle());
     for (listener, node) in [(at_alice, alice.clone()), (at_bob, bob.clone())] {
         tokio::spawn(abhyasa::api::serve(listener, node, std::future::pending()));
@@ -388,10 +462,16 @@ async fn the_papers_http_binding_carries_obligations_both_ways() {
     assert_eq!(service.effects_of("r"), 1);
     service.set(Mood::Declines);
     issue(&alice, revoke("s", "bob", "mail")).await;
-    assert_eq!(ends(&alice, "s", Terminal::Declined).await.reason.unwrap().as_str(), "not my patient");
+    assert_eq!(
+        ends(&alice, "s", Terminal::Declined).await.reason.unwrap().as_str(),
+        "not my patient"
+    );
     service.set(Mood::Defers);
     issue(&alice, revoke("t", "bob", "photos")).await;
-    eventually("the deferral", async || alice.status(&ob("t")).await.unwrap().filter(|view| view.deferred)).await;
+    eventually("the deferral", async || {
+        alice.status(&ob("t")).await.unwrap().filter(|view| view.deferred)
+    })
+    .await;
     service.set(Mood::Applies);
     ends(&alice, "t", Terminal::Applied).await;
 }

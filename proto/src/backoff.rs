@@ -31,7 +31,8 @@ impl Backoff {
     #[must_use]
     pub fn floor_ms(&self, attempt: u32) -> u64 {
         let ceiling = self.ceiling_ms(attempt);
-        ceiling - ceiling / 1000 * u64::from(self.jitter_permille)
+        ceiling
+            - ceiling / 1000 * u64::from(self.jitter_permille)
             - ceiling % 1000 * u64::from(self.jitter_permille) / 1000
     }
 
@@ -103,7 +104,11 @@ mod tests {
                     reached += backoff.floor_ms(count).max(1);
                     count += 1;
                 }
-                assert_eq!(backoff.retries_needed(deadline), u64::from(count), "{backoff:?} {deadline}");
+                assert_eq!(
+                    backoff.retries_needed(deadline),
+                    u64::from(count),
+                    "{backoff:?} {deadline}"
+                );
             }
         }
     }

@@ -198,7 +198,11 @@ impl Custodian {
     }
 
     /// The pending transfer of an id.
-    pub(crate) fn find(&self, ctx: &Ctx<'_>, id: &ObligationId) -> Result<Option<(u64, Obligation)>, ReadError> {
+    pub(crate) fn find(
+        &self,
+        ctx: &Ctx<'_>,
+        id: &ObligationId,
+    ) -> Result<Option<(u64, Obligation)>, ReadError> {
         let hash = id_hash(id);
         for (_, num) in self.by_id.range((hash, 0)..=(hash, u64::MAX)) {
             let obligation = self.load(ctx, *num)?;
@@ -210,9 +214,16 @@ impl Custodian {
     }
 
     /// The pending transfer of an id, with its retries and whether it was deferred.
-    pub(crate) fn find_view(&self, ctx: &Ctx<'_>, id: &ObligationId) -> Result<Option<(Obligation, u32, bool)>, ReadError> {
+    pub(crate) fn find_view(
+        &self,
+        ctx: &Ctx<'_>,
+        id: &ObligationId,
+    ) -> Result<Option<(Obligation, u32, bool)>, ReadError> {
         let Some((num, obligation)) = self.find(ctx, id)? else { return Ok(None) };
-        Ok(self.transfers.get(&num).map(|transfer| (obligation, transfer.retries, transfer.deferred)))
+        Ok(self
+            .transfers
+            .get(&num)
+            .map(|transfer| (obligation, transfer.retries, transfer.deferred)))
     }
 
     fn load_bytes(&self, ctx: &Ctx<'_>, num: u64) -> Result<Bytes, ReadError> {
@@ -236,7 +247,11 @@ impl Custodian {
     }
 
     /// Handles what is due at `ctx.now`, up to a bound.
-    pub(crate) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, settings: &Settings) -> Result<Vec<(u64, Due)>, ReadError> {
+    pub(crate) fn on_timeout(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+    ) -> Result<Vec<(u64, Due)>, ReadError> {
         let mut ending = Vec::new();
         let mut retried = BTreeSet::new();
         for _ in 0..WORK_PER_INPUT_MAX {
@@ -244,7 +259,8 @@ impl Custodian {
             if at > ctx.now {
                 break;
             }
-            let Some(due) = self.transfers.get(&num).and_then(|transfer| transfer.due(ctx.now)) else {
+            let Some(due) = self.transfers.get(&num).and_then(|transfer| transfer.due(ctx.now))
+            else {
                 self.alarms.remove(&(at, num));
                 continue;
             };

@@ -174,19 +174,35 @@ impl Custody {
     ///
     /// # Errors
     /// [`ReadError`] if the store cannot be read, or has another format version.
-    pub fn open(settings: Settings, registry: Registry, store: &dyn Read) -> Result<Self, ReadError> {
+    pub fn open(
+        settings: Settings,
+        registry: Registry,
+        store: &dyn Read,
+    ) -> Result<Self, ReadError> {
         let counters = Counters::load(store)?;
         let mut custodian = Custodian::default();
         custodian.next_num = counters.next_num;
         custodian.begin_recovery();
-        Ok(Self { settings, registry, custodian, receiver: Receiver::default(), staging: Staging::default(), counters })
+        Ok(Self {
+            settings,
+            registry,
+            custodian,
+            receiver: Receiver::default(),
+            staging: Staging::default(),
+            counters,
+        })
     }
 
     /// Loads more of the pending set and lets due timers run. Returns whether all is loaded.
     ///
     /// # Errors
     /// [`ReadError`] ends the process.
-    pub fn recover(&mut self, now: Time, store: &dyn Read, step: &mut Step) -> Result<bool, ReadError> {
+    pub fn recover(
+        &mut self,
+        now: Time,
+        store: &dyn Read,
+        step: &mut Step,
+    ) -> Result<bool, ReadError> {
         let mut ctx = Ctx { now, store, staging: &mut self.staging, step };
         self.custodian.recover(&mut ctx, &self.settings, RECOVER_PER_CALL)?;
         if self.custodian.recovered() {
@@ -201,7 +217,13 @@ impl Custody {
     /// # Errors
     /// [`ReadError`] ends the process. What a peer or a caller does wrong is an output, not an
     /// error.
-    pub fn handle(&mut self, now: Time, input: Input, store: &dyn Read, step: &mut Step) -> Result<(), ReadError> {
+    pub fn handle(
+        &mut self,
+        now: Time,
+        input: Input,
+        store: &dyn Read,
+        step: &mut Step,
+    ) -> Result<(), ReadError> {
         let settings = &self.settings;
         let mut ctx = Ctx { now, store, staging: &mut self.staging, step };
         let mut filed = Vec::new();
@@ -209,7 +231,12 @@ impl Custody {
             Input::Issue { ticket, drafts } => {
                 let mut results = Vec::with_capacity(drafts.len());
                 for draft in drafts {
-                    results.push(self.custodian.issue(&mut ctx, settings, &self.registry, draft)?);
+                    results.push(self.custodian.issue(
+                        &mut ctx,
+                        settings,
+                        &self.registry,
+                        draft,
+                    )?);
                 }
                 ctx.step.output(Output::Issued { ticket, results });
             }
@@ -226,29 +253,60 @@ impl Custody {
             Input::Offers { session, first_ref, items } => {
                 if let Some(peer) = self.custodian.session_peer(session) {
                     let peer = peer.clone();
-                    self.receiver.on_offers(&mut ctx, settings, &self.registry, &peer, session, first_ref, &items)?;
+                    self.receiver.on_offers(
+                        &mut ctx,
+                        settings,
+                        &self.registry,
+                        &peer,
+                        session,
+                        first_ref,
+                        &items,
+                    )?;
                 }
             }
             Input::BestEffort { session, items } => {
                 if let Some(peer) = self.custodian.session_peer(session).cloned() {
-                    let applied =
-                        self.receiver.on_best_effort(&mut ctx, settings, &self.registry, &peer, &items)?;
+                    let applied = self.receiver.on_best_effort(
+                        &mut ctx,
+                        settings,
+                        &self.registry,
+                        &peer,
+                        &items,
+                    )?;
                     self.counters.best_effort_applied += applied;
                 }
             }
             Input::AckRuns { session, runs } => {
                 for run in runs {
-                    let verdict = crate::custodian::Verdict { status: run.status, reason: run.reason.as_ref() };
+                    let verdict = crate::custodian::Verdict {
+                        status: run.status,
+                        reason: run.reason.as_ref(),
+                    };
                     let mut matched = 0;
                     for range in &run.refs {
-                        for reference in self.custodian.offers_in(session, range.first, range.last()) {
+                        for reference in
+                            self.custodian.offers_in(session, range.first, range.last())
+                        {
                             matched += 1;
-                            filed.extend(self.custodian.ack_offer(&mut ctx, settings, &self.registry, session, reference, &verdict)?);
+                            filed.extend(self.custodian.ack_offer(
+                                &mut ctx,
+                                settings,
+                                &self.registry,
+                                session,
+                                reference,
+                                &verdict,
+                            )?);
                         }
                     }
-                    if matched == 0 && let Some(peer) = self.custodian.session_peer(session) {
+                    if matched == 0
+                        && let Some(peer) = self.custodian.session_peer(session)
+                    {
                         let detail = "ack of offers this session does not carry".to_owned();
-                        ctx.step.event(Event::PeerFault { peer: peer.clone(), fault: Fault::ForeignAck, detail });
+                        ctx.step.event(Event::PeerFault {
+                            peer: peer.clone(),
+                            fault: Fault::ForeignAck,
+                            detail,
+                        });
                     }
                 }
             }
@@ -257,8 +315,15 @@ impl Custody {
                     match self.custodian.ack_id(&mut ctx, settings, &self.registry, &peer, &ack)? {
                         Some(item) => filed.extend(item),
                         None => {
-                            let detail = format!("ack for {}, which it is not the target of", ack.obligation_id);
-                            ctx.step.event(Event::PeerFault { peer: peer.clone(), fault: Fault::ForeignAck, detail });
+                            let detail = format!(
+                                "ack for {}, which it is not the target of",
+                                ack.obligation_id
+                            );
+                            ctx.step.event(Event::PeerFault {
+                                peer: peer.clone(),
+                                fault: Fault::ForeignAck,
+                                detail,
+                            });
                         }
                     }
                 }
@@ -268,7 +333,11 @@ impl Custody {
                 let count = self.custodian.refused(&ctx, session, ranges, code, retry_after_ms);
                 if let Some(peer) = self.custodian.session_peer(session) {
                     let detail = format!("refused {count} offers: {code}");
-                    ctx.step.event(Event::PeerFault { peer: peer.clone(), fault: Fault::RefusedUs, detail });
+                    ctx.step.event(Event::PeerFault {
+                        peer: peer.clone(),
+                        fault: Fault::RefusedUs,
+                        detail,
+                    });
                 }
             }
             Input::Query { session, query_ref, ids } => {
@@ -292,7 +361,14 @@ impl Custody {
                 }
             }
             Input::Decided { issuer, id, decision } => {
-                filed.extend(self.receiver.decided(&mut ctx, settings, &self.registry, &issuer, &id, decision)?);
+                filed.extend(self.receiver.decided(
+                    &mut ctx,
+                    settings,
+                    &self.registry,
+                    &issuer,
+                    &id,
+                    decision,
+                )?);
             }
             Input::AckEscalation { ticket, id } => {
                 let result = operator::ack_escalation(&mut ctx, &id)?;
@@ -378,7 +454,12 @@ impl Custody {
     ///
     /// # Errors
     /// [`ReadError`] if the store cannot be read.
-    pub fn find_pending(&mut self, now: Time, store: &dyn Read, id: &ObligationId) -> Result<Option<(Obligation, u32, bool)>, ReadError> {
+    pub fn find_pending(
+        &mut self,
+        now: Time,
+        store: &dyn Read,
+        id: &ObligationId,
+    ) -> Result<Option<(Obligation, u32, bool)>, ReadError> {
         let ctx = Ctx { now, store, staging: &mut self.staging, step: &mut Step::default() };
         self.custodian.find_view(&ctx, id)
     }

@@ -5,25 +5,25 @@
 #![doc = include_str!("../INVARIANTS.md")]
 
 pub mod ack;
+pub mod backoff;
 pub mod cbor;
+pub mod custodian;
+pub mod custody;
+pub mod event;
 mod field;
 pub mod frame;
 pub mod id;
 pub mod limits;
 pub mod obligation;
 pub mod payload;
-pub mod safe_action;
-pub mod time;
-pub mod weight;
-pub mod backoff;
-pub mod custodian;
-pub mod custody;
-pub mod event;
 pub mod polarity;
 pub mod profile;
 pub mod receiver;
 pub mod record;
+pub mod safe_action;
 pub mod settings;
 pub mod step;
 pub mod store;
+pub mod time;
 mod transfer;
+pub mod weight;

@@ -27,5 +27,6 @@ pub const DEADLINE_SECONDS_MAX: u64 = 10 * 366 * 24 * 3600;
 pub const RETRIES_MAX: u32 = 100_000;
 
 const _: () = assert!(OBLIGATION_LEN_MAX < FRAME_LEN_MAX, "the largest obligation fits in a frame");
-const _: () = assert!(FRAME_LEN_TARGET < FRAME_LEN_MAX, "a batch is closed before the frame is full");
+const _: () =
+    assert!(FRAME_LEN_TARGET < FRAME_LEN_MAX, "a batch is closed before the frame is full");
 const _: () = assert!(4 * ID_LEN_MAX + REASON_LEN_MAX < 2 * 1024, "ids fit beside the payload");

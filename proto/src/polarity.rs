@@ -80,7 +80,9 @@ impl Judgement {
 #[non_exhaustive]
 pub enum PolarityError {
     /// No rule for this kind: it declares no polarity, so it is inadmissible.
-    #[error("kind {kind} declares no fail-safe polarity here, so it is not carried under custody (AC-1)")]
+    #[error(
+        "kind {kind} declares no fail-safe polarity here, so it is not carried under custody (AC-1)"
+    )]
     UnknownKind {
         /// The kind.
         kind: Kind,
@@ -180,9 +182,9 @@ fn key_member(
 ) -> Result<Option<GovernedKey>, PolarityError> {
     match obligation.payload.get(member) {
         None | Some(PayloadValue::Null) => Ok(None),
-        Some(PayloadValue::Text(text)) => GovernedKey::new(text)
-            .map(Some)
-            .map_err(PolarityError::key(&obligation.kind, member)),
+        Some(PayloadValue::Text(text)) => {
+            GovernedKey::new(text).map(Some).map_err(PolarityError::key(&obligation.kind, member))
+        }
         Some(_) => Err(PolarityError::payload(&obligation.kind, member, "is not a text")),
     }
 }
@@ -230,7 +232,8 @@ mod tests {
             let scope = GovernedKey::new("calendar.read").unwrap();
             assert_eq!(judged.safe, Some(SafeEffect::FailClosed { scope }));
         }
-        let grant = judge("anumati.consent", serde_json::json!({"decision": "grant", "scope": "s"}));
+        let grant =
+            judge("anumati.consent", serde_json::json!({"decision": "grant", "scope": "s"}));
         assert!(!grant.unwrap().admissible());
         let no_scope = judge("anumati.consent", serde_json::json!({"decision": "revoke"})).unwrap();
         assert_eq!(no_scope.key.as_str(), "agent-b");
@@ -238,7 +241,8 @@ mod tests {
 
     #[test]
     fn ac1_belief_updates_are_admissible_by_the_sign_of_their_delta() {
-        let corrective = judge("phala.belief_update", serde_json::json!({"weight_delta": -0.25})).unwrap();
+        let corrective =
+            judge("phala.belief_update", serde_json::json!({"weight_delta": -0.25})).unwrap();
         assert!(corrective.admissible());
         assert_eq!(corrective.key.as_str(), "routing.agent-b.preference");
         assert_eq!(
@@ -252,23 +256,30 @@ mod tests {
             let judged = judge("phala.belief_update", serde_json::json!({"weight_delta": benign}));
             assert!(!judged.unwrap().admissible(), "{benign}");
         }
-        for bad in [serde_json::json!({}), serde_json::json!({"weight_delta": "x"}),
-            serde_json::json!({"weight_delta": -1.5}), serde_json::json!({"weight_delta": -1e-300})] {
+        for bad in [
+            serde_json::json!({}),
+            serde_json::json!({"weight_delta": "x"}),
+            serde_json::json!({"weight_delta": -1.5}),
+            serde_json::json!({"weight_delta": -1e-300}),
+        ] {
             assert!(judge("phala.belief_update", bad.clone()).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn ac1_tokens_are_admissible_when_revoked() {
-        let revoked = judge("oauth.token", serde_json::json!({"action": "revoke", "token_id": "t"})).unwrap();
+        let revoked =
+            judge("oauth.token", serde_json::json!({"action": "revoke", "token_id": "t"})).unwrap();
         assert!(revoked.admissible());
         assert_eq!(revoked.key.as_str(), "t");
-        let client = judge("oauth.token", serde_json::json!({"action": "revoke", "client_id": "c"}));
+        let client =
+            judge("oauth.token", serde_json::json!({"action": "revoke", "client_id": "c"}));
         assert_eq!(client.unwrap().key.as_str(), "c");
         let bare = judge("oauth.token", serde_json::json!({"action": "revoke"}));
         assert_eq!(bare.unwrap().key.as_str(), "agent-b");
         for benign in ["issue", "refresh"] {
-            let judged = judge("oauth.token", serde_json::json!({"action": benign, "token_id": "t"}));
+            let judged =
+                judge("oauth.token", serde_json::json!({"action": benign, "token_id": "t"}));
             assert!(!judged.unwrap().admissible());
         }
         assert!(judge("oauth.token", serde_json::json!({"token_id": "t"})).is_err());

@@ -39,7 +39,9 @@ pub enum ProfileError {
         max_seconds: u64,
     },
     /// Backoff base of zero, cap below base, or jitter of everything.
-    #[error("backoff needs 1 <= base <= cap and jitter below 1000 permille; base is {base_ms} ms, cap {cap_ms} ms, jitter {jitter_permille}")]
+    #[error(
+        "backoff needs 1 <= base <= cap and jitter below 1000 permille; base is {base_ms} ms, cap {cap_ms} ms, jitter {jitter_permille}"
+    )]
     Backoff {
         /// Given base.
         base_ms: u64,
@@ -57,7 +59,9 @@ pub enum ProfileError {
         deadline_ms: u64,
     },
     /// The budget would run out before the deadline.
-    #[error("{given} retries cannot span a deadline of {deadline_ms} ms with this backoff: it takes {needed} (AB-2)")]
+    #[error(
+        "{given} retries cannot span a deadline of {deadline_ms} ms with this backoff: it takes {needed} (AB-2)"
+    )]
     RetriesTooFew {
         /// Given budget.
         given: u32,
@@ -146,7 +150,11 @@ impl Profile {
     /// # Errors
     /// As [`Profile::new`]; a cap that is not below a short deadline is halved into it rather
     /// than refused, since the caller chose the deadline and not the cap.
-    pub fn with(&self, deadline_ms: Option<u64>, max_retries: Option<u32>) -> Result<Self, ProfileError> {
+    pub fn with(
+        &self,
+        deadline_ms: Option<u64>,
+        max_retries: Option<u32>,
+    ) -> Result<Self, ProfileError> {
         if deadline_ms.is_none() && max_retries.is_none() {
             return Ok(*self);
         }
@@ -171,7 +179,8 @@ mod tests {
 
     #[test]
     fn ab2_incoherent_profiles_are_refused_with_the_number_they_need() {
-        let Err(ProfileError::RetriesTooFew { needed, .. }) = Profile::new(3_600_000, 3, BACKOFF) else {
+        let Err(ProfileError::RetriesTooFew { needed, .. }) = Profile::new(3_600_000, 3, BACKOFF)
+        else {
             panic!("accepted");
         };
         let needed = u32::try_from(needed).unwrap();

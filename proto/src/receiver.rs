@@ -146,7 +146,11 @@ impl Receiver {
 
     /// AB-3: what the ledger says of an id. A redelivery is acknowledged as before, without effect.
     //= AB-3
-    fn known(ctx: &Ctx<'_>, peer: &AgentId, obligation: &Obligation) -> Result<Option<Disposition>, ReadError> {
+    fn known(
+        ctx: &Ctx<'_>,
+        peer: &AgentId,
+        obligation: &Obligation,
+    ) -> Result<Option<Disposition>, ReadError> {
         let Some(ledger) = ledger_of(ctx, peer, &obligation.id)? else { return Ok(None) };
         if ledger.digest != obligation.digest() {
             // Acking it `applied` would attest something that was never applied.
@@ -215,12 +219,19 @@ impl Receiver {
     /// Whether the external handler is being asked about the obligation of a ledger key.
     pub(crate) fn decides(&self, key: &[u8]) -> bool {
         !self.deciding.is_empty()
-            && crate::record::split_issued_key(key).is_some_and(|named| self.deciding.contains_key(&named))
+            && crate::record::split_issued_key(key)
+                .is_some_and(|named| self.deciding.contains_key(&named))
     }
 
     /// What this receiver did with an obligation that `peer` issued. Another issuer's ids are as
     /// unknown as those that never existed.
-    pub(crate) fn status(&self, ctx: &Ctx<'_>, settings: &Settings, peer: &AgentId, id: &ObligationId) -> Result<Option<CustodyAck>, ReadError> {
+    pub(crate) fn status(
+        &self,
+        ctx: &Ctx<'_>,
+        settings: &Settings,
+        peer: &AgentId,
+        id: &ObligationId,
+    ) -> Result<Option<CustodyAck>, ReadError> {
         let ack = |status, acked_at, reason| CustodyAck {
             obligation_id: id.clone(),
             target: settings.me.clone(),
@@ -243,14 +254,24 @@ fn expired(ctx: &Ctx<'_>, settings: &Settings, obligation: &Obligation) -> bool 
     ctx.now.after_ms(settings.clock_skew_ms_max) >= obligation.deadline_at()
 }
 
-fn ledger_of(ctx: &Ctx<'_>, peer: &AgentId, id: &ObligationId) -> Result<Option<Ledger>, ReadError> {
+fn ledger_of(
+    ctx: &Ctx<'_>,
+    peer: &AgentId,
+    id: &ObligationId,
+) -> Result<Option<Ledger>, ReadError> {
     match ctx.get(Table::Ledger, &issued_key(peer, id))? {
-        Some(bytes) => Ledger::decode(&bytes).map(Some).map_err(|error| ReadError::damaged(Table::Ledger, error)),
+        Some(bytes) => Ledger::decode(&bytes)
+            .map(Some)
+            .map_err(|error| ReadError::damaged(Table::Ledger, error)),
         None => Ok(None),
     }
 }
 
-fn intent_of(ctx: &Ctx<'_>, peer: &AgentId, id: &ObligationId) -> Result<Option<(Intent, Obligation)>, ReadError> {
+fn intent_of(
+    ctx: &Ctx<'_>,
+    peer: &AgentId,
+    id: &ObligationId,
+) -> Result<Option<(Intent, Obligation)>, ReadError> {
     let Some(bytes) = ctx.get(Table::Intent, &issued_key(peer, id))? else { return Ok(None) };
     let damaged = |error| ReadError::damaged(Table::Intent, error);
     let intent = Intent::decode(&bytes).map_err(damaged)?;
@@ -260,7 +281,14 @@ fn intent_of(ctx: &Ctx<'_>, peer: &AgentId, id: &ObligationId) -> Result<Option<
 
 /// LE-1: the ledger entry, in the same commit as whatever effect this step has written.
 //= LE-1
-fn record(ctx: &mut Ctx<'_>, settings: &Settings, peer: &AgentId, obligation: &Obligation, status: AckStatus, reason: Option<Reason>) {
+fn record(
+    ctx: &mut Ctx<'_>,
+    settings: &Settings,
+    peer: &AgentId,
+    obligation: &Obligation,
+    status: AckStatus,
+    reason: Option<Reason>,
+) {
     let key = issued_key(peer, &obligation.id);
     let ledger = Ledger {
         status,
@@ -281,7 +309,13 @@ fn forget_later(ctx: &mut Ctx<'_>, settings: &Settings, obligation: &Obligation,
     ctx.step.expiring.entry(bucket).or_default().push(key);
 }
 
-fn received(ctx: &mut Ctx<'_>, peer: &AgentId, obligation: &Obligation, status: AckStatus, reason: Option<Reason>) {
+fn received(
+    ctx: &mut Ctx<'_>,
+    peer: &AgentId,
+    obligation: &Obligation,
+    status: AckStatus,
+    reason: Option<Reason>,
+) {
     ctx.step.event(Event::Received {
         issuer: peer.clone(),
         obligation_id: obligation.id.clone(),

@@ -201,7 +201,8 @@ impl Pending {
         let backoff = Backoff {
             base_ms: r.uint()?,
             cap_ms: r.uint()?,
-            jitter_permille: u16::try_from(r.uint()?).map_err(|e| CborError::invalid("jitter", e))?,
+            jitter_permille: u16::try_from(r.uint()?)
+                .map_err(|e| CborError::invalid("jitter", e))?,
         };
         let on_decline = if r.bool()? { OnDecline::Surface } else { OnDecline::Apply };
         let obligation = bytes.slice_ref(r.bytes()?);
@@ -287,7 +288,8 @@ impl Outcome {
     /// The record's bytes.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut w = Writer::with_capacity(96 + self.kind.as_str().len() + self.target.as_str().len());
+        let mut w =
+            Writer::with_capacity(96 + self.kind.as_str().len() + self.target.as_str().len());
         w.array(12)
             .uint(match self.terminal {
                 Terminal::Applied => 0,

@@ -2,10 +2,10 @@
 //! durable (PS-1: disk before wire, by type).
 
 use crate::ack::{AckRun, AckStatus, CustodyAck, Reason, RefRange};
+use crate::custody::{IssueResult, OperatorResult};
 use crate::event::Event;
 use crate::frame::RefuseCode;
 use crate::id::{AgentId, ObligationId};
-use crate::custody::{IssueResult, OperatorResult};
 use crate::store::{Read, ReadError, Table, Write};
 use crate::time::Time;
 use bytes::Bytes;
@@ -197,7 +197,10 @@ impl Step {
     /// Whatever `durable` returns. The outputs are gone then, and the process must end: memory
     /// that ran ahead of the disk is never used again (CR-1).
     //= PS-1
-    pub fn commit<E>(self, durable: impl FnOnce(&[Write]) -> Result<(), E>) -> Result<Vec<Output>, E> {
+    pub fn commit<E>(
+        self,
+        durable: impl FnOnce(&[Write]) -> Result<(), E>,
+    ) -> Result<Vec<Output>, E> {
         if !self.writes.is_empty() {
             durable(&self.writes)?;
         }
@@ -206,15 +209,19 @@ impl Step {
 
     fn release(self) -> Vec<Output> {
         let Self { mut outputs, offers, acks, refusals, best_effort, .. } = self;
-        outputs.extend(offers.into_iter().map(|(session, (first_ref, items))| {
-            Output::Offers { session, first_ref, items }
+        outputs.extend(offers.into_iter().map(|(session, (first_ref, items))| Output::Offers {
+            session,
+            first_ref,
+            items,
         }));
         let mut by_session: BTreeMap<SessionId, Vec<AckRun>> = BTreeMap::new();
         for ((session, status, reason), (acked_at, refs)) in acks {
             let refs = RefRange::collect(refs);
             by_session.entry(session).or_default().push(AckRun { status, acked_at, reason, refs });
         }
-        outputs.extend(by_session.into_iter().map(|(session, runs)| Output::AckRuns { session, runs }));
+        outputs.extend(
+            by_session.into_iter().map(|(session, runs)| Output::AckRuns { session, runs }),
+        );
         for ((session, code), (retry_after_ms, text, refs)) in refusals {
             let refs = RefRange::collect(refs);
             outputs.push(Output::Refuse { session, refs, code, retry_after_ms, text });
@@ -243,13 +250,27 @@ impl Step {
         self.offers.remove(&session);
     }
 
-    pub(crate) fn ack(&mut self, session: SessionId, reference: u64, status: AckStatus, at: Time, reason: Option<Reason>) {
+    pub(crate) fn ack(
+        &mut self,
+        session: SessionId,
+        reference: u64,
+        status: AckStatus,
+        at: Time,
+        reason: Option<Reason>,
+    ) {
         let (latest, refs) = self.acks.entry((session, status, reason)).or_default();
         *latest = at.max(*latest);
         refs.push(reference);
     }
 
-    pub(crate) fn refuse(&mut self, session: SessionId, reference: u64, code: RefuseCode, retry_after_ms: u64, text: Reason) {
+    pub(crate) fn refuse(
+        &mut self,
+        session: SessionId,
+        reference: u64,
+        code: RefuseCode,
+        retry_after_ms: u64,
+        text: Reason,
+    ) {
         let (_, _, refs) = self
             .refusals
             .entry((session, code))

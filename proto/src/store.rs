@@ -73,7 +73,13 @@ impl Table {
     pub const fn read_while_staged(self) -> bool {
         matches!(
             self,
-            Self::Pending | Self::Outcome | Self::Cell | Self::Ledger | Self::Intent | Self::Escalation | Self::Reconcile
+            Self::Pending
+                | Self::Outcome
+                | Self::Cell
+                | Self::Ledger
+                | Self::Intent
+                | Self::Escalation
+                | Self::Reconcile
         )
     }
 }
@@ -120,7 +126,12 @@ pub trait Read {
     ///
     /// # Errors
     /// [`ReadError`] if the store cannot be read.
-    fn scan(&self, table: Table, from: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError>;
+    fn scan(
+        &self,
+        table: Table,
+        from: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, ReadError>;
 
     /// The largest key and its value.
     ///

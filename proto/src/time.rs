@@ -52,12 +52,9 @@ impl Time {
     /// # Errors
     /// [`TimeError`] if the text is not RFC 3339 or lies before 1970.
     pub fn parse_rfc3339(text: &str) -> Result<Self, TimeError> {
-        let stamp: jiff::Timestamp = text.parse().map_err(|_| TimeError::NotRfc3339 {
-            len: text.len(),
-        })?;
-        u64::try_from(stamp.as_millisecond())
-            .map(Self)
-            .map_err(|_| TimeError::BeforeEpoch)
+        let stamp: jiff::Timestamp =
+            text.parse().map_err(|_| TimeError::NotRfc3339 { len: text.len() })?;
+        u64::try_from(stamp.as_millisecond()).map(Self).map_err(|_| TimeError::BeforeEpoch)
     }
 
     /// The RFC 3339 form in UTC, with milliseconds when there are any.
@@ -101,10 +98,7 @@ mod tests {
         let time = Time::parse_rfc3339("2026-11-30T12:00:00.250+00:00").unwrap();
         assert_eq!(time.to_rfc3339(), "2026-11-30T12:00:00.25Z");
         assert_eq!(Time::parse_rfc3339(&time.to_rfc3339()).unwrap(), time);
-        assert_eq!(
-            Time::parse_rfc3339("1969-12-31T00:00:00Z"),
-            Err(TimeError::BeforeEpoch)
-        );
+        assert_eq!(Time::parse_rfc3339("1969-12-31T00:00:00Z"), Err(TimeError::BeforeEpoch));
         assert!(Time::parse_rfc3339("yesterday").is_err());
         assert_eq!(Time::NEVER.after_ms(5), Time::NEVER);
     }

@@ -1,8 +1,8 @@
 //! State of one transfer: what is kept in memory of a pending obligation. Its payload stays in the
 //! store.
 
-use crate::record::EscalationReason;
 use crate::frame::RefuseCode;
+use crate::record::EscalationReason;
 use crate::step::SessionId;
 use crate::time::Time;
 
@@ -74,9 +74,10 @@ impl Transfer {
     pub(crate) const fn escalation_reason(&self, due: Due) -> EscalationReason {
         match (self.refused, self.deferred, due) {
             (Some(RefuseCode::Unauthorized), ..) => EscalationReason::Unauthenticated,
-            (Some(RefuseCode::Unsupported | RefuseCode::Malformed | RefuseCode::WrongTarget), ..) => {
-                EscalationReason::Unsupported
-            }
+            (
+                Some(RefuseCode::Unsupported | RefuseCode::Malformed | RefuseCode::WrongTarget),
+                ..,
+            ) => EscalationReason::Unsupported,
             (_, true, _) => EscalationReason::Deferring,
             (Some(RefuseCode::Overloaded), ..) => EscalationReason::Overloaded,
             (.., Due::Exhausted) => EscalationReason::RetriesExhausted,

@@ -113,7 +113,12 @@ async fn rounds(args: &Args, dir: &std::path::Path) -> anyhow::Result<Figures> {
         let round = load.round(args, dir).await?;
         eprintln!(
             "round {}/{}: applied {:.0}/s, best effort {:.0}/s, one at a time {:.0} us, fdatasync {:.0} us",
-            n + 1, args.rounds, round.applied_per_s, round.best_effort_per_s, round.one_in_flight_p50_us, round.fdatasync_p50_us
+            n + 1,
+            args.rounds,
+            round.applied_per_s,
+            round.best_effort_per_s,
+            round.one_in_flight_p50_us,
+            round.fdatasync_p50_us
         );
         each.push(round);
     }
@@ -138,14 +143,18 @@ fn figures(args: &Args, each: Vec<Round>) -> Figures {
         durable_over_best_effort_min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
         durable_over_best_effort_max: ratios.iter().copied().fold(0.0, f64::max),
         durable_over_best_effort: median(ratios),
-        fsync_per_obligation: of(|r| r.custodian_fsyncs_per_obligation.max(r.receiver_fsyncs_per_obligation)),
+        fsync_per_obligation: of(|r| {
+            r.custodian_fsyncs_per_obligation.max(r.receiver_fsyncs_per_obligation)
+        }),
         obligations_per_fsync_custodian: per_fsync(|r| r.custodian_fsyncs_per_obligation),
         obligations_per_fsync_receiver: per_fsync(|r| r.receiver_fsyncs_per_obligation),
         applied_p50_ms: of(|r| r.applied_p50_ms),
         applied_p99_ms: of(|r| r.applied_p99_ms),
         one_in_flight_p50_us: of(|r| r.one_in_flight_p50_us),
         one_in_flight_p99_us: of(|r| r.one_in_flight_p99_us),
-        one_in_flight_over_budget: of(|r| r.one_in_flight_p50_us / (2.0 * r.fdatasync_p50_us + 300.0)),
+        one_in_flight_over_budget: of(|r| {
+            r.one_in_flight_p50_us / (2.0 * r.fdatasync_p50_us + 300.0)
+        }),
         one_in_flight_fsyncs: of(|r| r.one_in_flight_fsyncs),
         fdatasync_p50_us: of(|r| r.fdatasync_p50_us),
         best_effort_delivered: of(|r| r.best_effort_delivered),
@@ -170,8 +179,12 @@ fn payloads(delta: f64, bytes: usize) -> anyhow::Result<Vec<Payload>> {
 impl Load {
     async fn connected(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        while !self.node.peers().iter().any(|peer| peer.connected) || self.node.readiness().is_err() {
-            ensure!(begun.elapsed() < Duration::from_secs(10), "the two nodes did not connect within 10 s");
+        while !self.node.peers().iter().any(|peer| peer.connected) || self.node.readiness().is_err()
+        {
+            ensure!(
+                begun.elapsed() < Duration::from_secs(10),
+                "the two nodes did not connect within 10 s"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(())
@@ -180,7 +193,8 @@ impl Load {
     async fn round(&mut self, args: &Args, dir: &std::path::Path) -> anyhow::Result<Round> {
         let seconds = Duration::from_secs_f64(args.seconds);
         let fdatasync_p50_us = median(control::fdatasync_us(dir)?);
-        let (own, theirs) = (self.own_commits(), self.receiver.metric("abhyasa_commits_total").await?);
+        let (own, theirs) =
+            (self.own_commits(), self.receiver.metric("abhyasa_commits_total").await?);
         let busy = self.receiver.metric("abhyasa_commit_seconds_sum").await?;
         let (count, took, latency) = self.custody(args.in_flight, seconds).await?;
         let busy = self.receiver.metric("abhyasa_commit_seconds_sum").await? - busy;
@@ -191,12 +205,15 @@ impl Load {
         let single = self.singles().await?;
         let one_in_flight_commit_us =
             (self.own_commit_seconds() - begun.1) / (self.own_commits() - begun.0) * 1e6;
-        let (own, theirs) = (self.own_commits(), self.receiver.metric("abhyasa_commits_total").await?);
+        let (own, theirs) =
+            (self.own_commits(), self.receiver.metric("abhyasa_commits_total").await?);
         // Exactly two on the path: the custodian's before the offer, the receiver's before the ack.
         // The custodian's terminal mark is a third, off the path.
         self.custody(1, Duration::ZERO).await?;
         let off_path = 1.0;
-        let one = self.own_commits() - own + self.receiver.metric("abhyasa_commits_total").await? - theirs - off_path;
+        let one = self.own_commits() - own + self.receiver.metric("abhyasa_commits_total").await?
+            - theirs
+            - off_path;
         let ms = |us: u64| us as f64 / 1e3;
         Ok(Round {
             fdatasync_p50_us,
@@ -249,7 +266,11 @@ impl Load {
 
     /// Keeps `in_flight` obligations between issue and applied ack for `seconds`, then lets them
     /// drain. Each ends applied, or the run is void.
-    async fn custody(&mut self, in_flight: usize, seconds: Duration) -> anyhow::Result<(u64, Duration, Histogram<u64>)> {
+    async fn custody(
+        &mut self,
+        in_flight: usize,
+        seconds: Duration,
+    ) -> anyhow::Result<(u64, Duration, Histogram<u64>)> {
         let mut events = self.node.events();
         let mut open: HashMap<ObligationId, Instant> = HashMap::with_capacity(in_flight * 2);
         let mut latency = Histogram::new(3)?;
@@ -301,7 +322,9 @@ impl Load {
             loop {
                 let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
                 match &*event.context("no obligation ended within 30 s")?.context("events lost")? {
-                    Event::Attested { .. } => all.record(u64::try_from(begun.elapsed().as_micros())?)?,
+                    Event::Attested { .. } => {
+                        all.record(u64::try_from(begun.elapsed().as_micros())?)?
+                    }
                     Event::Terminal { .. } => break,
                     _ => {}
                 }
@@ -327,7 +350,9 @@ impl Load {
                 }
                 (looked, seen) = (Instant::now(), applied);
             }
-            if self.node.queued_bytes(&self.target) > BEST_EFFORT_QUEUE || sent as f64 - seen - lost > BEST_EFFORT_WINDOW {
+            if self.node.queued_bytes(&self.target) > BEST_EFFORT_QUEUE
+                || sent as f64 - seen - lost > BEST_EFFORT_WINDOW
+            {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
             }

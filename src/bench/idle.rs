@@ -43,7 +43,13 @@ async fn measure(args: &Args, dir: &Path) -> anyhow::Result<Figures> {
     let text = std::fs::read_to_string(&pair.custodian)?;
     let text: String = text
         .lines()
-        .map(|line| if line.starts_with("address") { format!("address = \"{absent}\"\n") } else { format!("{line}\n") })
+        .map(|line| {
+            if line.starts_with("address") {
+                format!("address = \"{absent}\"\n")
+            } else {
+                format!("{line}\n")
+            }
+        })
         .collect();
     // Nothing is due while the idle node is watched: the first retry comes after ten minutes.
     let table = "[kinds.\"phala.belief_update\"]\n";
@@ -58,9 +64,12 @@ async fn measure(args: &Args, dir: &Path) -> anyhow::Result<Figures> {
     let mut issued = 0;
     while issued < args.pending {
         let count = ISSUE_BATCH.min(args.pending - issued);
-        let obligations: Vec<_> = (issued..issued + count).map(|n| draft(n, args.payload_bytes, pair.target.as_str())).collect();
+        let obligations: Vec<_> = (issued..issued + count)
+            .map(|n| draft(n, args.payload_bytes, pair.target.as_str()))
+            .collect();
         let body = serde_json::json!({ "obligations": obligations });
-        let response = client.post(format!("http://{}/v1/obligations", node.api)).json(&body).send().await?;
+        let response =
+            client.post(format!("http://{}/v1/obligations", node.api)).json(&body).send().await?;
         ensure!(response.status().is_success(), "issue answered {}", response.status());
         issued += count;
     }

@@ -58,7 +58,12 @@ impl ChildNode {
     }
 
     pub(super) async fn get(&self, path: &str) -> anyhow::Result<String> {
-        let response = self.client.get(format!("http://{}{path}", self.api)).send().await?.error_for_status()?;
+        let response = self
+            .client
+            .get(format!("http://{}{path}", self.api))
+            .send()
+            .await?
+            .error_for_status()?;
         Ok(response.text().await?)
     }
 
@@ -105,14 +110,21 @@ impl Pair {
             force: false,
         };
         let address: HostPort = b.to_string().parse()?;
-        let custodian = init(&dir.join("custodian"), &options(&source, a, None, vec![(target.clone(), address)]))?;
+        let custodian = init(
+            &dir.join("custodian"),
+            &options(&source, a, None, vec![(target.clone(), address)]),
+        )?;
         let ca = Some(custodian.ca.clone());
         let back: HostPort = a.to_string().parse()?;
         let receiver = init(&dir.join("receiver"), &options(&target, b, ca, vec![(source, back)]))?;
         // The receiver only accepts: one connection, as between a custodian and an edge node. And
         // neither end is to be held back by rates meant for strangers.
         let text = std::fs::read_to_string(&receiver.config)?;
-        let text: String = text.lines().filter(|line| !line.starts_with("address")).map(|line| format!("{line}\n")).collect();
+        let text: String = text
+            .lines()
+            .filter(|line| !line.starts_with("address"))
+            .map(|line| format!("{line}\n"))
+            .collect();
         std::fs::write(&receiver.config, text)?;
         Ok(Self { custodian: custodian.config, receiver: receiver.config, target })
     }

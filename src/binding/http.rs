@@ -70,15 +70,25 @@ impl HttpPeer {
         calls: mpsc::Sender<Call>,
         queue_bytes_max: usize,
     ) -> Result<Arc<Self>, reqwest::Error> {
-        let client = reqwest::Client::builder().timeout(POST_TIMEOUT).redirect(reqwest::redirect::Policy::none()).build()?;
-        let token = config.http_token_file.as_deref().and_then(|file| crate::config::read_token(file).ok());
-        let peer = Arc::new(Self { me, session: router.session_id(), calls, state: Mutex::default() });
+        let client = reqwest::Client::builder()
+            .timeout(POST_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()?;
+        let token =
+            config.http_token_file.as_deref().and_then(|file| crate::config::read_token(file).ok());
+        let peer =
+            Arc::new(Self { me, session: router.session_id(), calls, state: Mutex::default() });
         let (queue, mut outbox) = SessionQueue::new(config.id.clone(), queue_bytes_max);
         router.add_session(peer.session, queue, usize::MAX);
         let window = if config.obligation_endpoint.is_some() { POSTS_MAX } else { 0 };
         let up = Input::SessionUp { session: peer.session, peer: config.id.clone(), window };
         let _ = peer.calls.send(Call::Input(up)).await;
-        let poster = Poster { client, token, config: config.clone(), permits: Arc::new(Semaphore::new(POSTS_MAX)) };
+        let poster = Poster {
+            client,
+            token,
+            config: config.clone(),
+            permits: Arc::new(Semaphore::new(POSTS_MAX)),
+        };
         let served = peer.clone();
         tokio::spawn(async move {
             while let Some(item) = outbox.next().await {
@@ -120,7 +130,9 @@ impl HttpPeer {
             ToPeer::AckRuns(runs) => {
                 for run in runs {
                     for reference in run.refs.iter().flat_map(|range| range.iter()) {
-                        let Some((id, tx)) = self.state().waiting.remove(&reference) else { continue };
+                        let Some((id, tx)) = self.state().waiting.remove(&reference) else {
+                            continue;
+                        };
                         let ack = CustodyAck {
                             obligation_id: id,
                             target: self.me.clone(),
@@ -128,7 +140,9 @@ impl HttpPeer {
                             acked_at: run.acked_at,
                             reason: run.reason.clone(),
                         };
-                        if let Some(Err(OfferReply::Ack(ack))) = tx.map(|tx| tx.send(OfferReply::Ack(ack))) {
+                        if let Some(Err(OfferReply::Ack(ack))) =
+                            tx.map(|tx| tx.send(OfferReply::Ack(ack)))
+                        {
                             poster.ack(vec![ack]); // the POST was answered 202 meanwhile
                         }
                     }
@@ -137,7 +151,11 @@ impl HttpPeer {
             ToPeer::Refuse { refs, code, retry_after_ms, text } => {
                 for reference in refs.iter().flat_map(|range| range.iter()) {
                     if let Some((_, Some(tx))) = self.state().waiting.remove(&reference) {
-                        let _ = tx.send(OfferReply::Refused { code, retry_after_ms, text: text.clone() });
+                        let _ = tx.send(OfferReply::Refused {
+                            code,
+                            retry_after_ms,
+                            text: text.clone(),
+                        });
                     }
                 }
             }
@@ -145,7 +163,8 @@ impl HttpPeer {
             ToPeer::Offers { first_ref, items } => {
                 for (reference, item) in (first_ref..).zip(items) {
                     let Ok(permit) = poster.permits.clone().acquire_owned().await else { return };
-                    let (poster, calls, session) = (poster.clone(), self.calls.clone(), self.session);
+                    let (poster, calls, session) =
+                        (poster.clone(), self.calls.clone(), self.session);
                     tokio::spawn(async move {
                         poster.offer(&calls, session, reference, &item).await;
                         drop(permit);
@@ -194,7 +213,11 @@ impl Poster {
     }
 
     fn best_effort(&self, item: Bytes) {
-        let (Some(url), Ok(obligation)) = (&self.config.obligation_endpoint, Obligation::decode(&item)) else { return };
+        let (Some(url), Ok(obligation)) =
+            (&self.config.obligation_endpoint, Obligation::decode(&item))
+        else {
+            return;
+        };
         let (request, permits) = (self.post(url.url()).json(&obligation), self.permits.clone());
         tokio::spawn(async move {
             let _permit = permits.acquire_owned().await;
@@ -203,23 +226,52 @@ impl Poster {
     }
 
     /// POSTs one offer. No usable answer is no answer: the custodian's retry comes.
-    async fn offer(&self, calls: &mpsc::Sender<Call>, session: SessionId, reference: u64, item: &Bytes) {
-        let (Some(url), Ok(obligation)) = (&self.config.obligation_endpoint, Obligation::decode(item)) else { return };
+    async fn offer(
+        &self,
+        calls: &mpsc::Sender<Call>,
+        session: SessionId,
+        reference: u64,
+        item: &Bytes,
+    ) {
+        let (Some(url), Ok(obligation)) =
+            (&self.config.obligation_endpoint, Obligation::decode(item))
+        else {
+            return;
+        };
         let Ok(response) = self.post(url.url()).json(&obligation).send().await else { return };
         let refs = vec![proto::ack::RefRange { first: reference, count: 1 }];
-        let refused = |code, retry_after_ms| Input::Refused { session, refs: refs.clone(), code, retry_after_ms };
+        let refused = |code, retry_after_ms| Input::Refused {
+            session,
+            refs: refs.clone(),
+            code,
+            retry_after_ms,
+        };
         let input = match response.status().as_u16() {
             200 => {
-                let ack = bounded_body(response).await.and_then(|body| serde_json::from_slice::<CustodyAck>(&body).ok());
-                let Some(ack) = ack.filter(|ack| ack.obligation_id == obligation.id && ack.target == obligation.target) else {
+                let ack = bounded_body(response)
+                    .await
+                    .and_then(|body| serde_json::from_slice::<CustodyAck>(&body).ok());
+                let Some(ack) = ack.filter(|ack| {
+                    ack.obligation_id == obligation.id && ack.target == obligation.target
+                }) else {
                     tracing::debug!(peer = %self.config.id, "the answer is no custody ack of this obligation");
                     return;
                 };
-                let run = proto::ack::AckRun { status: ack.status, acked_at: ack.acked_at, reason: ack.reason, refs };
+                let run = proto::ack::AckRun {
+                    status: ack.status,
+                    acked_at: ack.acked_at,
+                    reason: ack.reason,
+                    refs,
+                };
                 Input::AckRuns { session, runs: vec![run] }
             }
             202 => {
-                let run = proto::ack::AckRun { status: AckStatus::Deferred, acked_at: obligation.created_at, reason: None, refs };
+                let run = proto::ack::AckRun {
+                    status: AckStatus::Deferred,
+                    acked_at: obligation.created_at,
+                    reason: None,
+                    refs,
+                };
                 Input::AckRuns { session, runs: vec![run] }
             }
             401 | 403 => refused(RefuseCode::Unauthorized, 0),

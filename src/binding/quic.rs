@@ -61,13 +61,18 @@ pub(crate) async fn run(
 ) -> Result<(), SessionError> {
     let session = context.router.session_id();
     let hello = hello(&context);
-    send_frame(&connection, &hello).await.map_err(|error| SessionError::Frame {
-        peer: peer.clone(),
-        why: error.to_string(),
-    })?;
+    send_frame(&connection, &hello)
+        .await
+        .map_err(|error| SessionError::Frame { peer: peer.clone(), why: error.to_string() })?;
     let (hello_tx, hello_rx) = watch::channel(None);
     let (known_tx, known) = watch::channel(false);
-    let reader = Reader { context: context.clone(), connection: connection.clone(), peer: peer.clone(), session, known };
+    let reader = Reader {
+        context: context.clone(),
+        connection: connection.clone(),
+        peer: peer.clone(),
+        session,
+        known,
+    };
     let result = tokio::select! {
         result = reader.streams(hello_tx) => result,
         result = reader.datagrams() => result,
@@ -192,7 +197,11 @@ async fn best_effort(
     Ok(())
 }
 
-async fn datagram(connection: &quinn::Connection, items: Vec<bytes::Bytes>, router: &Router) -> Result<(), SessionError> {
+async fn datagram(
+    connection: &quinn::Connection,
+    items: Vec<bytes::Bytes>,
+    router: &Router,
+) -> Result<(), SessionError> {
     let count = items.len() as u64;
     match connection.send_datagram_wait(Frame::BestEffort { items }.encode()).await {
         Ok(()) => Ok(()),
@@ -204,7 +213,10 @@ async fn datagram(connection: &quinn::Connection, items: Vec<bytes::Bytes>, rout
     }
 }
 
-async fn send_frame(connection: &quinn::Connection, frame: &Frame) -> Result<(), quinn::WriteError> {
+async fn send_frame(
+    connection: &quinn::Connection,
+    frame: &Frame,
+) -> Result<(), quinn::WriteError> {
     let mut stream = connection.open_uni().await?;
     stream.write_chunk(frame.encode()).await?;
     // Finishing can only fail on a stream that was reset or finished before.
@@ -243,14 +255,22 @@ impl Reader {
         }
     }
 
-    async fn stream(mut self, mut stream: quinn::RecvStream, hello: &watch::Sender<Option<HelloLimits>>) -> Result<(), SessionError> {
-        let read = tokio::time::timeout(self.context.frame_timeout, stream.read_to_end(FRAME_LEN_MAX)).await;
+    async fn stream(
+        mut self,
+        mut stream: quinn::RecvStream,
+        hello: &watch::Sender<Option<HelloLimits>>,
+    ) -> Result<(), SessionError> {
+        let read =
+            tokio::time::timeout(self.context.frame_timeout, stream.read_to_end(FRAME_LEN_MAX))
+                .await;
         let bytes = match read {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(quinn::ReadToEndError::TooLong)) => {
                 return Err(self.fault(format!("frame over the limit of {FRAME_LEN_MAX} bytes")));
             }
-            Ok(Err(quinn::ReadToEndError::Read(quinn::ReadError::ConnectionLost(error)))) => return Err(error.into()),
+            Ok(Err(quinn::ReadToEndError::Read(quinn::ReadError::ConnectionLost(error)))) => {
+                return Err(error.into());
+            }
             // A reset stream carried nothing: its offers are offered again.
             Ok(Err(quinn::ReadToEndError::Read(_))) => return Ok(()),
             Err(_) => {
@@ -262,7 +282,10 @@ impl Reader {
         let frame = Frame::decode(bytes.into()).map_err(|error| self.fault(error.to_string()))?;
         if let Frame::Hello { version, agent, limits, .. } = frame {
             if version != VERSION || agent != self.peer {
-                let why = format!("version {version} of {agent}, where version {VERSION} of {} was due", self.peer);
+                let why = format!(
+                    "version {version} of {agent}, where version {VERSION} of {} was due",
+                    self.peer
+                );
                 return Err(SessionError::Hello { peer: self.peer.clone(), why });
             }
             hello.send_replace(Some(limits));
@@ -284,7 +307,9 @@ impl Reader {
             }
             match Frame::decode(bytes) {
                 Ok(frame @ Frame::BestEffort { .. }) => self.take(frame).await?,
-                Ok(_) => return Err(self.fault("only best-effort frames go in datagrams".to_owned())),
+                Ok(_) => {
+                    return Err(self.fault("only best-effort frames go in datagrams".to_owned()));
+                }
                 Err(error) => return Err(self.fault(error.to_string())),
             }
         }
@@ -297,8 +322,12 @@ impl Reader {
             Frame::Offers { first_ref, items } => Input::Offers { session, first_ref, items },
             Frame::BestEffort { items } => Input::BestEffort { session, items },
             Frame::AckRuns(runs) => Input::AckRuns { session, runs },
-            Frame::Acks(acks) | Frame::Answer { acks, .. } => Input::Acks { peer: self.peer.clone(), acks },
-            Frame::Refuse { refs, code, retry_after_ms, .. } => Input::Refused { session, refs, code, retry_after_ms },
+            Frame::Acks(acks) | Frame::Answer { acks, .. } => {
+                Input::Acks { peer: self.peer.clone(), acks }
+            }
+            Frame::Refuse { refs, code, retry_after_ms, .. } => {
+                Input::Refused { session, refs, code, retry_after_ms }
+            }
             Frame::Query { query_ref, ids } => Input::Query { session, query_ref, ids },
             Frame::Probe { nonce, id } => Input::Probe { session, nonce, id },
             Frame::ProbeReply { .. } | Frame::Hello { .. } => return Ok(()),
@@ -320,7 +349,10 @@ pub(crate) struct Silence {
 
 impl Silence {
     pub(crate) fn new() -> Self {
-        Self { received: AtomicU64::new(0), since: std::sync::Mutex::new(tokio::time::Instant::now()) }
+        Self {
+            received: AtomicU64::new(0),
+            since: std::sync::Mutex::new(tokio::time::Instant::now()),
+        }
     }
 
     /// Whether nothing has come in on `connection` for `silent_after`, as far as calls of this

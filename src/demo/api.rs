@@ -111,7 +111,8 @@ impl Api {
     /// # Errors
     /// When the node does not answer.
     pub async fn weight(&self, role: &str, agent: &str, key: &str) -> anyhow::Result<Option<i64>> {
-        let page = self.get("/v1/weights", &[("role", role), ("agent", agent), ("limit", "1000")]).await?;
+        let page =
+            self.get("/v1/weights", &[("role", role), ("agent", agent), ("limit", "1000")]).await?;
         let items = page.get("items").and_then(Value::as_array).context("no items")?;
         let found = items.iter().find(|item| text(item, "weight_key") == key);
         Ok(found.and_then(|item| item.get("weight")?.as_f64()).map(nano))
@@ -140,8 +141,17 @@ impl Api {
     /// # Errors
     /// When the node does not answer.
     pub async fn metric(&self, name: &str) -> anyhow::Result<f64> {
-        let text = self.client.get(format!("{}/metrics", self.base)).send().await?.error_for_status()?.text().await?;
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.split(' ').next());
+        let text = self
+            .client
+            .get(format!("{}/metrics", self.base))
+            .send()
+            .await?
+            .error_for_status()?
+            .text()
+            .await?;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.split(' ').next());
         Ok(value.map(str::parse).transpose()?.unwrap_or(0.0))
     }
 }
@@ -185,7 +195,9 @@ pub async fn until<T>(
             Err(error) if begun.elapsed() >= within => {
                 return Err(error.context(format!("waited {} ms for {what}", within.as_millis())));
             }
-            Ok(None) if begun.elapsed() >= within => bail!("waited {} ms for {what}", within.as_millis()),
+            Ok(None) if begun.elapsed() >= within => {
+                bail!("waited {} ms for {what}", within.as_millis())
+            }
             _ => tokio::time::sleep(LOOK_EVERY).await,
         }
     }

@@ -66,7 +66,12 @@ async fn alice_lets(stage: &Stage, scope: &str) -> anyhow::Result<bool> {
 /// Waits for a transfer to be applied.
 async fn applied(api: &Api, id: &str) -> anyhow::Result<()> {
     let end = api.ended(id, PATIENCE).await?;
-    ensure!(text(&end, "state") == "applied", "{id} ended {} ({}), not applied", text(&end, "state"), text(&end, "reason"));
+    ensure!(
+        text(&end, "state") == "applied",
+        "{id} ended {} ({}), not applied",
+        text(&end, "state"),
+        text(&end, "reason")
+    );
     Ok(())
 }
 
@@ -88,7 +93,8 @@ pub(super) async fn clean(stage: &mut Stage, tell: &Teller) -> anyhow::Result<En
     tell.link("works");
     grant(stage, "calendar.read").await?;
     let begun = Instant::now();
-    let answer = stage.alice.api.post("/v1/obligations?wait_seconds=10", &revoke("calendar.read")).await?;
+    let answer =
+        stage.alice.api.post("/v1/obligations?wait_seconds=10", &revoke("calendar.read")).await?;
     let took = ms(begun);
     let state = answer.pointer("/outcome/state").and_then(Value::as_str).unwrap_or_default();
     ensure!(state == "applied", "it is {state:?}, not applied");
@@ -104,14 +110,21 @@ pub(super) async fn lossy(stage: &mut Stage, tell: &Teller) -> anyhow::Result<En
     tell.link("loses 30 %, doubles 10 %, delays by 5 to 35 ms and so reorders");
     let before = stage.link.count();
     let applied_before = stage.bob.api.metric(APPLIED).await?;
-    let link = LinkFaults { loss_permille: 300, duplicate_permille: 100, delay_ms: 5, jitter_ms: 30, ..LinkFaults::default() };
+    let link = LinkFaults {
+        loss_permille: 300,
+        duplicate_permille: 100,
+        delay_ms: 5,
+        jitter_ms: 30,
+        ..LinkFaults::default()
+    };
     stage.link.set(Faults::both(link));
     let mut batch: Vec<Value> = (0..UPDATES).map(|_| correct("route.lossy", -0.001)).collect();
     batch.extend((0..REVOCATIONS).map(|n| revoke(&format!("files.{n}"))));
     let begun = Instant::now();
     let answer = stage.alice.api.post("/v1/obligations", &json!({ "obligations": batch })).await?;
     let results = answer.get("results").and_then(Value::as_array).context("no results")?;
-    let ids: Vec<&str> = results.iter().filter_map(|result| result.pointer("/ok/obligation_id")?.as_str()).collect();
+    let ids: Vec<&str> =
+        results.iter().filter_map(|result| result.pointer("/ok/obligation_id")?.as_str()).collect();
     ensure!(ids.len() == batch.len(), "only {} of {} were taken", ids.len(), batch.len());
     stage.alice.api.idle(PATIENCE).await?;
     let took = ms(begun);
@@ -125,12 +138,20 @@ pub(super) async fn lossy(stage: &mut Stage, tell: &Teller) -> anyhow::Result<En
     tokio::time::sleep(Duration::from_millis(200)).await;
     let now = stage.link.count();
     let (dropped, doubled) = (now.dropped - before.dropped, now.duplicated - before.duplicated);
-    ensure!(dropped > 0 && doubled > 0, "the link did nothing: {dropped} dropped, {doubled} doubled");
-    tell.sees(&format!("{dropped} packets lost, {doubled} doubled; custody offered {retries} again"));
+    ensure!(
+        dropped > 0 && doubled > 0,
+        "the link did nothing: {dropped} dropped, {doubled} doubled"
+    );
+    tell.sees(&format!(
+        "{dropped} packets lost, {doubled} doubled; custody offered {retries} again"
+    ));
     tell.sees(&format!("all {} applied, {took} ms after the first", ids.len()));
     let weight = stage.bob.api.weight("receiver", ALICE, "route.lossy").await?;
     let expected = nano(0.5) - i64::from(UPDATES) * nano(0.001);
-    ensure!(weight == Some(expected), "the weight is {weight:?} e-9, not {expected}: not exactly once");
+    ensure!(
+        weight == Some(expected),
+        "the weight is {weight:?} e-9, not {expected}: not exactly once"
+    );
     let effects = stage.bob.api.metric(APPLIED).await? - applied_before;
     ensure!(effects == f64::from(UPDATES + REVOCATIONS), "{effects} effects");
     tell.sees("the weight went from 0.500 to exactly 0.300: each correction counted once");
@@ -150,8 +171,16 @@ pub(super) async fn partition(stage: &mut Stage, tell: &Teller) -> anyhow::Resul
         let id = &taken.obligation_id;
         let end = stage.alice.api.ended(id, PATIENCE).await?;
         ensure!(text(&end, "state") == "escalated", "{id} ended {}", text(&end, "state"));
-        let found = stage.alice.api.escalation(id).await?.with_context(|| format!("{id} is not in the inbox"))?;
-        ensure!(found.get("safe_action_applied").is_some_and(|applied| *applied == true), "safe action of {id} not applied");
+        let found = stage
+            .alice
+            .api
+            .escalation(id)
+            .await?
+            .with_context(|| format!("{id} is not in the inbox"))?;
+        ensure!(
+            found.get("safe_action_applied").is_some_and(|applied| *applied == true),
+            "safe action of {id} not applied"
+        );
         reason = text(&found, "reason").to_owned();
         late = late.max(number(&found, "at_ms").saturating_sub(taken.deadline_at_ms));
     }
@@ -161,10 +190,15 @@ pub(super) async fn partition(stage: &mut Stage, tell: &Teller) -> anyhow::Resul
     ensure!(weight == Some(nano(0.3)), "Alice's own weight of Bob is {weight:?} e-9, not 0.3");
     tell.sees(&format!("both escalated {late} ms after their deadline, without any network"));
     tell.sees("Alice's side is safe: mail is withheld from Bob, her own weight of him down to 0.3");
-    tell.sees(&format!("both lie in her inbox, with the reason \"{reason}\", until she acknowledges them"));
+    tell.sees(&format!(
+        "both lie in her inbox, with the reason \"{reason}\", until she acknowledges them"
+    ));
     for taken in [&revocation, &correction] {
         stage.alice.api.acknowledge(&taken.obligation_id).await?;
-        ensure!(stage.alice.api.escalation(&taken.obligation_id).await?.is_none(), "acknowledged, yet in the inbox");
+        ensure!(
+            stage.alice.api.escalation(&taken.obligation_id).await?.is_none(),
+            "acknowledged, yet in the inbox"
+        );
     }
     let figures = json!({ "escalated": 2, "after_deadline_ms": late, "reason": reason });
     Ok(ending(format!("escalated {late} ms after the deadline, fail-safe applied"), &figures))
@@ -176,19 +210,28 @@ pub(super) async fn lost_revocation(stage: &mut Stage, tell: &Teller) -> anyhow:
     grant(stage, "photos.read").await?;
     stage.link.partition(true);
     let taken = stage.alice.api.issue(&revoke("photos.read")).await?;
-    ensure!(!alice_lets(stage, "photos.read").await?, "Alice's side still lets Bob read her photos");
+    ensure!(
+        !alice_lets(stage, "photos.read").await?,
+        "Alice's side still lets Bob read her photos"
+    );
     ensure!(bob_may(stage, "photos.read").await?, "Bob cannot know yet");
     tell.sees("Bob does not know yet, but Alice's side withholds her photos from that moment");
     tokio::time::sleep(Duration::from_secs(2)).await;
     let pending = stage.alice.api.status(&taken.obligation_id).await?;
-    ensure!(text(&pending, "state") == "pending", "ended {} during the cut", text(&pending, "state"));
+    ensure!(
+        text(&pending, "state") == "pending",
+        "ended {} during the cut",
+        text(&pending, "state")
+    );
     let retries = number(&pending, "retries");
     let healed = Instant::now();
     stage.link.heal();
     applied(&stage.alice.api, &taken.obligation_id).await?;
     let took = ms(healed);
     ensure!(!bob_may(stage, "photos.read").await?, "Bob's node still says yes");
-    tell.sees(&format!("after {retries} vain retries the link heals; {took} ms later Bob's node has applied it"));
+    tell.sees(&format!(
+        "after {retries} vain retries the link heals; {took} ms later Bob's node has applied it"
+    ));
     let figures = json!({ "retries_while_cut": retries, "applied_after_heal_ms": took });
     Ok(ending(format!("withheld at once, applied {took} ms after the link healed"), &figures))
 }
@@ -199,13 +242,20 @@ pub(super) async fn receiver_killed(stage: &mut Stage, tell: &Teller) -> anyhow:
     stage.link.cut_from_bob();
     let taken = stage.alice.api.issue(&correct("route.killed", -0.1)).await?;
     until(PATIENCE, "Bob's node to apply it", async || {
-        Ok(stage.bob.api.weight("receiver", ALICE, "route.killed").await?.filter(|weight| *weight == nano(0.4)))
+        Ok(stage
+            .bob
+            .api
+            .weight("receiver", ALICE, "route.killed")
+            .await?
+            .filter(|weight| *weight == nano(0.4)))
     })
     .await?;
     let status = stage.alice.api.status(&taken.obligation_id).await?;
     ensure!(text(&status, "state") == "pending", "Alice's node says {}", text(&status, "state"));
     stage.bob.kill();
-    tell.sees("the weight is 0.4 and Alice's node still waits; now Bob's process is gone (SIGKILL)");
+    tell.sees(
+        "the weight is 0.4 and Alice's node still waits; now Bob's process is gone (SIGKILL)",
+    );
     stage.link.heal();
     stage.bob.start(None)?;
     stage.bob.ready().await?;
@@ -214,13 +264,20 @@ pub(super) async fn receiver_killed(stage: &mut Stage, tell: &Teller) -> anyhow:
     let took = ms(restarted);
     let weight = stage.bob.api.weight("receiver", ALICE, "route.killed").await?;
     ensure!(weight == Some(nano(0.4)), "Bob's weight is {weight:?} e-9: applied again");
-    tell.sees(&format!("restarted, Bob's node is offered it again and acknowledges it, {took} ms later"));
+    tell.sees(&format!(
+        "restarted, Bob's node is offered it again and acknowledges it, {took} ms later"
+    ));
     tell.sees("the weight is still 0.4: there was no second effect");
-    Ok(ending("acknowledged after the restart, no second effect".to_owned(), &json!({ "acked_after_restart_ms": took })))
+    Ok(ending(
+        "acknowledged after the restart, no second effect".to_owned(),
+        &json!({ "acked_after_restart_ms": took }),
+    ))
 }
 
 pub(super) async fn custodian_killed(stage: &mut Stage, tell: &Teller) -> anyhow::Result<Ending> {
-    tell.does("Alice issues two revocations, due in 3 s and in 15 s; her node is killed while retrying");
+    tell.does(
+        "Alice issues two revocations, due in 3 s and in 15 s; her node is killed while retrying",
+    );
     tell.link("is cut");
     stage.link.partition(true);
     let short = stage.alice.api.issue(&within(revoke("notes.read"), 3)).await?;
@@ -231,7 +288,9 @@ pub(super) async fn custodian_killed(stage: &mut Stage, tell: &Teller) -> anyhow
     })
     .await?;
     stage.alice.kill();
-    tell.sees(&format!("killed (SIGKILL) after {retries} retries; the short deadline passes meanwhile"));
+    tell.sees(&format!(
+        "killed (SIGKILL) after {retries} retries; the short deadline passes meanwhile"
+    ));
     let wait = Time::from_ms(short.deadline_at_ms).ms_since(wall()) + 300;
     tokio::time::sleep(Duration::from_millis(wait)).await;
     stage.alice.start(None)?;
@@ -240,13 +299,19 @@ pub(super) async fn custodian_killed(stage: &mut Stage, tell: &Teller) -> anyhow
     let end = stage.alice.api.ended(&short.obligation_id, Duration::from_secs(2)).await?;
     let took = ms(restarted);
     ensure!(text(&end, "state") == "escalated", "the short one ended {}", text(&end, "state"));
-    tell.sees(&format!("restarted: the overdue one is escalated at once, {took} ms after the start"));
+    tell.sees(&format!(
+        "restarted: the overdue one is escalated at once, {took} ms after the start"
+    ));
     let status = stage.alice.api.status(&long.obligation_id).await?;
     ensure!(text(&status, "state") == "pending", "the long one ended {}", text(&status, "state"));
     // The attempt under way at the kill is repeated; those before it stay counted.
     ensure!(number(&status, "retries") + 1 >= retries, "the retry budget was filled up again");
     let deadline = Time::from_ms(long.deadline_at_ms).to_rfc3339();
-    ensure!(text(&status, "deadline_at") == deadline, "the deadline moved from {deadline} to {}", text(&status, "deadline_at"));
+    ensure!(
+        text(&status, "deadline_at") == deadline,
+        "the deadline moved from {deadline} to {}",
+        text(&status, "deadline_at")
+    );
     tell.sees("the other goes on with the deadline it was issued with, not a new one");
     stage.link.heal();
     let healed = Instant::now();

@@ -131,8 +131,16 @@ impl Stage {
     pub async fn set(program: &Path, seed: u64, tuning: &str) -> anyhow::Result<Self> {
         let dir = TempDir::new()?;
         let (at_alice, at_bob) = (free_address()?, free_address()?);
-        let link = Link { out: proxy::start(at_bob, seed).await?, back: proxy::start(at_alice, seed ^ 1).await? };
-        let make = |name: &str, id: &str, at: SocketAddr, ca: Option<PathBuf>, peer: &str, via: &ProxyHandle| {
+        let link = Link {
+            out: proxy::start(at_bob, seed).await?,
+            back: proxy::start(at_alice, seed ^ 1).await?,
+        };
+        let make = |name: &str,
+                    id: &str,
+                    at: SocketAddr,
+                    ca: Option<PathBuf>,
+                    peer: &str,
+                    via: &ProxyHandle| {
             let address: HostPort = via.address().to_string().parse()?;
             let options = InitOptions {
                 id: Some(id.to_owned()),
@@ -145,7 +153,8 @@ impl Stage {
             let report = init(&dir.path().join(name), &options)?;
             tune(&report.config, TUNING)?;
             tune(&report.config, tuning)?;
-            let node = NodeProcess::new(program, &report.config, dir.path().join(format!("{name}.log")))?;
+            let node =
+                NodeProcess::new(program, &report.config, dir.path().join(format!("{name}.log")))?;
             anyhow::Ok((node, report.ca))
         };
         let (alice, ca) = make("alice", ALICE, at_alice, None, BOB, &link.out)?;
@@ -286,7 +295,9 @@ impl NodeProcess {
             Some(plan) => command.env("ABHYASA_FAULT", plan),
             None => command.env_remove("ABHYASA_FAULT"),
         };
-        let child = command.spawn().with_context(|| format!("{} cannot be started", self.program.display()))?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("{} cannot be started", self.program.display()))?;
         self.child = Some(child);
         Ok(())
     }
@@ -306,7 +317,11 @@ impl NodeProcess {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        bail!("the node was not ready within {} s; see {}", READY_WITHIN.as_secs(), self.log.display())
+        bail!(
+            "the node was not ready within {} s; see {}",
+            READY_WITHIN.as_secs(),
+            self.log.display()
+        )
     }
 
     /// How the process ended, if it did.

@@ -125,7 +125,9 @@ impl Link {
             return Some(Duration::ZERO);
         }
         let begins = self.free_at.map_or(now, |at| at.max(now));
-        let takes = Duration::from_nanos((len as u64).saturating_mul(1_000_000_000) / faults.bytes_per_second);
+        let takes = Duration::from_nanos(
+            (len as u64).saturating_mul(1_000_000_000) / faults.bytes_per_second,
+        );
         let wait = (begins - now).saturating_add(takes);
         if begins - now > QUEUE_MAX {
             return None;
@@ -177,7 +179,8 @@ mod tests {
         assert_ne!(fates_1, fates(2, faults));
         let lost = fates_1.iter().filter(|fate| **fate == Verdict::Drop).count();
         assert!((2_800..3_200).contains(&lost), "{lost}");
-        let twice = fates_1.iter().filter(|f| matches!(f, Verdict::Deliver { again: Some(_), .. })).count();
+        let twice =
+            fates_1.iter().filter(|f| matches!(f, Verdict::Deliver { again: Some(_), .. })).count();
         assert!((600..800).contains(&twice), "{twice}");
         for fate in fates_1 {
             let Verdict::Deliver { after, .. } = fate else { continue };

@@ -27,7 +27,11 @@ impl FromStr for FaultPlan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("fault plan {text:?} is not one of fail@N, full@N, abort-before@N, abort-after@N");
+        let wrong = || {
+            format!(
+                "fault plan {text:?} is not one of fail@N, full@N, abort-before@N, abort-after@N"
+            )
+        };
         let (name, at) = text.split_once('@').ok_or_else(wrong)?;
         let fault = match name {
             "fail" => Fault::FailSync,
@@ -60,7 +64,12 @@ impl<S: Read> Read for FaultStore<S> {
         self.inner.get(table, key)
     }
 
-    fn scan(&self, table: Table, from: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+    fn scan(
+        &self,
+        table: Table,
+        from: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
         self.inner.scan(table, from, limit)
     }
 
@@ -76,7 +85,9 @@ impl<S: Storage> Storage for FaultStore<S> {
         }
         match self.plan.fault {
             Fault::FailSync => Err(StoreError::commit(writes, "injected: fdatasync failed (EIO)")),
-            Fault::DiskFull => Err(StoreError::commit(writes, "injected: no space left on device (ENOSPC)")),
+            Fault::DiskFull => {
+                Err(StoreError::commit(writes, "injected: no space left on device (ENOSPC)"))
+            }
             Fault::AbortBefore => std::process::abort(),
             Fault::AbortAfter => {
                 self.inner.commit(writes, sync)?;

@@ -22,10 +22,7 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self {
-            cache_bytes: 32 << 20,
-            memtable_bytes: 16 << 20,
-        }
+        Self { cache_bytes: 32 << 20, memtable_bytes: 16 << 20 }
     }
 }
 
@@ -64,7 +61,9 @@ impl FjallStore {
         for table in Table::ALL {
             let memtable_bytes = options.memtable_bytes;
             let keyspace = db
-                .keyspace(table.name(), || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes))
+                .keyspace(table.name(), || {
+                    KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes)
+                })
                 .map_err(open_error)?;
             tables.push(keyspace);
         }
@@ -79,13 +78,20 @@ impl FjallStore {
 
     /// Checks the format version and the owner, or writes them into an empty store.
     fn claim(&self, owner: &AgentId) -> Result<(), StoreError> {
-        let open_error = |source: ReadError| StoreError::Open { path: self.path.clone(), source: Box::new(source) };
+        let open_error = |source: ReadError| StoreError::Open {
+            path: self.path.clone(),
+            source: Box::new(source),
+        };
         let format = self.get(Table::Meta, FORMAT_KEY).map_err(open_error)?;
         let found = self.get(Table::Meta, OWNER_KEY).map_err(open_error)?;
         if let Some(format) = format {
             let version = proto::record::key_num(&format).unwrap_or(u64::MAX);
             if version != FORMAT_VERSION {
-                return Err(StoreError::Format { path: self.path.clone(), found: version, known: FORMAT_VERSION });
+                return Err(StoreError::Format {
+                    path: self.path.clone(),
+                    found: version,
+                    known: FORMAT_VERSION,
+                });
             }
             let found = found.unwrap_or_default();
             if found != owner.as_str().as_bytes() {
@@ -97,23 +103,37 @@ impl FjallStore {
             }
             return Ok(());
         }
-        self.commit(&[
-            Write {
-                table: Table::Meta,
-                key: Bytes::from_static(FORMAT_KEY),
-                value: Some(proto::record::num_key(FORMAT_VERSION)),
-            },
-            Write {
-                table: Table::Meta,
-                key: Bytes::from_static(OWNER_KEY),
-                value: Some(Bytes::copy_from_slice(owner.as_str().as_bytes())),
-            },
-        ], true)
+        self.commit(
+            &[
+                Write {
+                    table: Table::Meta,
+                    key: Bytes::from_static(FORMAT_KEY),
+                    value: Some(proto::record::num_key(FORMAT_VERSION)),
+                },
+                Write {
+                    table: Table::Meta,
+                    key: Bytes::from_static(OWNER_KEY),
+                    value: Some(Bytes::copy_from_slice(owner.as_str().as_bytes())),
+                },
+            ],
+            true,
+        )
     }
 
     fn table(&self, table: Table) -> &Keyspace {
-        let [meta, pending, attempt, outcome, outcome_log, cell, escalation, ledger, ledger_expiry, intent, reconcile] =
-            &self.tables;
+        let [
+            meta,
+            pending,
+            attempt,
+            outcome,
+            outcome_log,
+            cell,
+            escalation,
+            ledger,
+            ledger_expiry,
+            intent,
+            reconcile,
+        ] = &self.tables;
         match table {
             Table::Meta => meta,
             Table::Pending => pending,
@@ -136,7 +156,12 @@ impl Read for FjallStore {
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
-    fn scan(&self, table: Table, from: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+    fn scan(
+        &self,
+        table: Table,
+        from: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
         self.table(table)
             .range(from..)
             .take(limit)
@@ -226,11 +251,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path()).unwrap();
         store
-            .commit(&[Write {
-                table: Table::Meta,
-                key: Bytes::from_static(FORMAT_KEY),
-                value: Some(proto::record::num_key(FORMAT_VERSION + 1)),
-            }], true)
+            .commit(
+                &[Write {
+                    table: Table::Meta,
+                    key: Bytes::from_static(FORMAT_KEY),
+                    value: Some(proto::record::num_key(FORMAT_VERSION + 1)),
+                }],
+                true,
+            )
             .unwrap();
         drop(store);
         assert!(matches!(open(dir.path()), Err(StoreError::Format { found: 2, known: 1, .. })));

@@ -86,8 +86,16 @@ impl World {
     /// Alice and Bob, who dial each other directly. Extra TOML for each.
     pub fn configs(&self, alice: &str, bob: &str) -> (NodeConfig, NodeConfig) {
         let (at_alice, at_bob) = (free_address().unwrap(), free_address().unwrap());
-        let alice = self.config_at("alice", at_alice, &format!("{alice}\n{}", peer_toml("bob", Some(at_bob))));
-        let bob = self.config_at("bob", at_bob, &format!("{bob}\n{}", peer_toml("alice", Some(at_alice))));
+        let alice = self.config_at(
+            "alice",
+            at_alice,
+            &format!("{alice}\n{}", peer_toml("bob", Some(at_bob))),
+        );
+        let bob = self.config_at(
+            "bob",
+            at_bob,
+            &format!("{bob}\n{}", peer_toml("alice", Some(at_alice))),
+        );
         (alice, bob)
     }
 
@@ -131,7 +139,10 @@ pub fn peer_toml(name: &str, at: Option<SocketAddr>) -> String {
         let at: HostPort = at.to_string().parse().unwrap();
         format!("address = \"{}\"\n", at.as_str())
     });
-    format!("\n[[peers]]\nid = \"{}\"\n{address}may_issue = {kinds}\nmay_receive = {kinds}\n", id(name))
+    format!(
+        "\n[[peers]]\nid = \"{}\"\n{address}may_issue = {kinds}\nmay_receive = {kinds}\n",
+        id(name)
+    )
 }
 
 pub async fn start(config: NodeConfig) -> Node {
@@ -139,7 +150,10 @@ pub async fn start(config: NodeConfig) -> Node {
 }
 
 /// Starts a node, on another store than its own if there is one.
-pub async fn start_on(config: &NodeConfig, mut storage: impl AsyncFnMut() -> Option<Arc<dyn Storage>>) -> Node {
+pub async fn start_on(
+    config: &NodeConfig,
+    mut storage: impl AsyncFnMut() -> Option<Arc<dyn Storage>>,
+) -> Node {
     // A node that was stopped in this process leaves its port only when its last connection has
     // drained, and its store when its last task is gone.
     let node = eventually("the port and the store", async || {
@@ -237,7 +251,10 @@ pub async fn issue(node: &NodeHandle, draft: Draft) -> Issued {
 
 /// Waits for the end of a transfer.
 pub async fn end(node: &NodeHandle, name: &str) -> Outcome {
-    node.wait(&ob(name), PATIENCE).await.unwrap().unwrap_or_else(|| panic!("{name} is still pending"))
+    node.wait(&ob(name), PATIENCE)
+        .await
+        .unwrap()
+        .unwrap_or_else(|| panic!("{name} is still pending"))
 }
 
 pub async fn ends(node: &NodeHandle, name: &str, how: Terminal) -> Outcome {
@@ -247,7 +264,13 @@ pub async fn ends(node: &NodeHandle, name: &str, how: Terminal) -> Outcome {
 }
 
 /// State under a governed key.
-pub fn cell(store: &dyn Read, role: Role, agent: &str, kind_name: &str, name: &str) -> Option<CellValue> {
+pub fn cell(
+    store: &dyn Read,
+    role: Role,
+    agent: &str,
+    kind_name: &str,
+    name: &str,
+) -> Option<CellValue> {
     let at = cell_key(role, &id(agent), &kind(kind_name), &key(name));
     store.get(Table::Cell, &at).unwrap().map(|bytes| Cell::decode(&bytes).unwrap().value)
 }

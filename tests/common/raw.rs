@@ -29,13 +29,20 @@ pub fn identity(world: &World, name: &AgentId) -> TlsIdentity {
 }
 
 pub fn hello(name: &AgentId) -> Frame {
-    let limits = HelloLimits { frame_len_max: 256 * 1024, in_flight_max: 8192, datagram_len_max: 1150 };
+    let limits =
+        HelloLimits { frame_len_max: 256 * 1024, in_flight_max: 8192, datagram_len_max: 1150 };
     Frame::Hello { version: VERSION, agent: name.clone(), limits, features: Vec::new() }
 }
 
 impl Raw {
     /// The handshake only.
-    pub async fn dial(world: &World, name: &str, alpn: &[u8], node: &str, at: SocketAddr) -> Result<Self, ConnectionError> {
+    pub async fn dial(
+        world: &World,
+        name: &str,
+        alpn: &[u8],
+        node: &str,
+        at: SocketAddr,
+    ) -> Result<Self, ConnectionError> {
         let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let transport = Arc::new(tls::transport(&QuicConfig::default()).unwrap());
         let config = identity(world, &id(name)).client(&[alpn], &id(node), transport).unwrap();
@@ -88,7 +95,9 @@ impl Raw {
     pub async fn acked(&self, reference: u64) -> (AckStatus, Option<Reason>) {
         match self.next().await {
             Frame::AckRuns(runs) => {
-                let run = runs.iter().find(|run| run.refs.iter().any(|range| range.iter().any(|r| r == reference)));
+                let run = runs
+                    .iter()
+                    .find(|run| run.refs.iter().any(|range| range.iter().any(|r| r == reference)));
                 let run = run.unwrap_or_else(|| panic!("no ack of {reference} in {runs:?}"));
                 (run.status, run.reason.clone())
             }
@@ -118,7 +127,8 @@ impl Raw {
     }
 
     pub async fn ack(&self, reference: u64, status: AckStatus) {
-        let run = AckRun { status, acked_at: Time::from_ms(1), reason: None, refs: vec![one(reference)] };
+        let run =
+            AckRun { status, acked_at: Time::from_ms(1), reason: None, refs: vec![one(reference)] };
         self.send(&Frame::AckRuns(vec![run])).await;
     }
 

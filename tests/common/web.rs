@@ -41,7 +41,10 @@ impl Service {
     /// Starts it; `POST /` and `GET /{id}`.
     pub async fn start() -> (Arc<Self>, SocketAddr) {
         let service = Arc::new(Self::default());
-        let router = Router::new().route("/do", post(call)).route("/do/{id}", get(query)).with_state(service.clone());
+        let router = Router::new()
+            .route("/do", post(call))
+            .route("/do/{id}", get(query))
+            .with_state(service.clone());
         (service, serve(router).await)
     }
 
@@ -80,8 +83,12 @@ async fn call(State(service): State<Arc<Service>>, headers: HeaderMap, body: Byt
             effect();
             axum::Json(json!({ "status": "applied" })).into_response()
         }
-        Mood::Declines => axum::Json(json!({ "status": "declined", "reason": "not my patient" })).into_response(),
-        Mood::Defers => axum::Json(json!({ "status": "deferred", "reason": "later" })).into_response(),
+        Mood::Declines => {
+            axum::Json(json!({ "status": "declined", "reason": "not my patient" })).into_response()
+        }
+        Mood::Defers => {
+            axum::Json(json!({ "status": "deferred", "reason": "later" })).into_response()
+        }
         Mood::LosesAnswer | Mood::Mute => {
             effect();
             StatusCode::INTERNAL_SERVER_ERROR.into_response()

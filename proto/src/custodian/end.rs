@@ -32,7 +32,9 @@ impl Custodian {
     pub(crate) fn offers_in(&self, session: SessionId, first: u64, last: u64) -> Vec<u64> {
         self.sessions.get(&session).map_or_else(Vec::new, |session| {
             let flying = session.in_flight.range(first..=last).map(|(reference, _)| *reference);
-            flying.chain(session.elsewhere.range(first..=last).map(|(reference, _)| *reference)).collect()
+            flying
+                .chain(session.elsewhere.range(first..=last).map(|(reference, _)| *reference))
+                .collect()
         })
     }
 
@@ -50,10 +52,15 @@ impl Custodian {
         if let Some(flying) = self.land(session, reference) {
             return self.settle(ctx, settings, registry, flying.num, &flying.obligation, verdict);
         }
-        let elsewhere = self.sessions.get_mut(&session).and_then(|session| session.elsewhere.remove(&reference));
+        let elsewhere = self
+            .sessions
+            .get_mut(&session)
+            .and_then(|session| session.elsewhere.remove(&reference));
         let Some(id) = elsewhere else { return Ok(None) };
         match self.find(ctx, &id)? {
-            Some((num, obligation)) => self.settle(ctx, settings, registry, num, &obligation, verdict),
+            Some((num, obligation)) => {
+                self.settle(ctx, settings, registry, num, &obligation, verdict)
+            }
             None => Self::late(ctx, &id, verdict),
         }
     }
@@ -111,7 +118,11 @@ impl Custodian {
                 let reason = verdict.reason.cloned();
                 self.end(ctx, num, obligation, Terminal::Declined, reason.clone());
                 let told = reason.as_ref().map_or("no reason given", Reason::as_str);
-                let Some(action) = safe_of(registry, obligation, &format!("declined by {}: {told}", obligation.target)) else {
+                let Some(action) = safe_of(
+                    registry,
+                    obligation,
+                    &format!("declined by {}: {told}", obligation.target),
+                ) else {
                     return Ok(None);
                 };
                 match on_decline {
@@ -148,7 +159,14 @@ impl Custodian {
     }
 
     /// Ends a transfer: the outcome replaces the pending record in one commit.
-    pub(super) fn end(&mut self, ctx: &mut Ctx<'_>, num: u64, obligation: &Obligation, terminal: Terminal, reason: Option<Reason>) {
+    pub(super) fn end(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        num: u64,
+        obligation: &Obligation,
+        terminal: Terminal,
+        reason: Option<Reason>,
+    ) {
         let Some(transfer) = self.transfers.remove(&num) else { return };
         self.alarms.remove(&(transfer.alarm(), num));
         let hash = super::id_hash(&obligation.id);
@@ -196,7 +214,14 @@ impl Custodian {
 
     /// AB-4: terminal, `safe(O)` on principal-side state and the escalation, in one commit.
     //= AB-4
-    pub(crate) fn escalate(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, registry: &Registry, num: u64, due: Due) -> Result<(), ReadError> {
+    pub(crate) fn escalate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        registry: &Registry,
+        num: u64,
+        due: Due,
+    ) -> Result<(), ReadError> {
         let Some(transfer) = self.transfers.get(&num) else { return Ok(()) };
         let why = transfer.escalation_reason(due);
         let retries = transfer.retries;
@@ -206,7 +231,10 @@ impl Custodian {
         let rationale = format!("not confirmed applied by {}: {said}", obligation.target);
         let Some(action) = safe_of(registry, &obligation, &rationale) else {
             // Admitted under a rule this build no longer has: the principal must still hear of it.
-            return Err(ReadError::damaged(Table::Pending, format!("no safe action for kind {}", obligation.kind)));
+            return Err(ReadError::damaged(
+                Table::Pending,
+                format!("no safe action for kind {}", obligation.kind),
+            ));
         };
         self.end(ctx, num, &obligation, Terminal::Escalated, Some(Reason::new(said)));
         let applied = apply_safe(ctx, settings, &obligation, &action, num)?;
@@ -231,7 +259,11 @@ impl Custodian {
     /// TS-1: a terminal is final. A late `applied` after an escalation is filed once and reopens
     /// nothing.
     //= TS-1
-    fn late(ctx: &mut Ctx<'_>, id: &ObligationId, verdict: &Verdict<'_>) -> Result<Filed, ReadError> {
+    fn late(
+        ctx: &mut Ctx<'_>,
+        id: &ObligationId,
+        verdict: &Verdict<'_>,
+    ) -> Result<Filed, ReadError> {
         let Some(mut outcome) = outcome_of(ctx, id)? else { return Ok(None) };
         let news = outcome.terminal == Terminal::Escalated
             && verdict.status == AckStatus::Applied
@@ -262,7 +294,9 @@ pub(crate) fn id_key(id: &ObligationId) -> Bytes {
 /// The outcome of an id, if its transfer ended.
 pub(crate) fn outcome_of(ctx: &Ctx<'_>, id: &ObligationId) -> Result<Option<Outcome>, ReadError> {
     match ctx.get(Table::Outcome, &id_key(id))? {
-        Some(bytes) => Outcome::decode(&bytes).map(Some).map_err(|error| ReadError::damaged(Table::Outcome, error)),
+        Some(bytes) => Outcome::decode(&bytes)
+            .map(Some)
+            .map_err(|error| ReadError::damaged(Table::Outcome, error)),
         None => Ok(None),
     }
 }

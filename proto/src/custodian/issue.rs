@@ -113,7 +113,9 @@ pub enum IssueError {
         max: usize,
     },
     /// The pending set is full.
-    #[error("{pending} obligations are pending {scope}, the limit; try again in {retry_after_ms} ms")]
+    #[error(
+        "{pending} obligations are pending {scope}, the limit; try again in {retry_after_ms} ms"
+    )]
     Full {
         /// Pending now.
         pending: usize,
@@ -161,7 +163,13 @@ impl Custodian {
         if let Some(result) = self.issued_before(ctx, &obligation)? {
             return Ok(result);
         }
-        let profile = match profile_of(settings, &obligation, judged.admissible(), deadline_seconds, max_retries) {
+        let profile = match profile_of(
+            settings,
+            &obligation,
+            judged.admissible(),
+            deadline_seconds,
+            max_retries,
+        ) {
             Ok(profile) => profile,
             Err(error) => return Ok(Err(error)),
         };
@@ -178,7 +186,9 @@ impl Custodian {
         let cell_at = cell_key(Role::Principal, &obligation.target, &obligation.kind, &judged.key);
         if judged.change.is_set() {
             let cell = match ctx.cell(&cell_at)? {
-                Some(bytes) => Some(Cell::decode(&bytes).map_err(|e| ReadError::damaged(Table::Cell, e))?),
+                Some(bytes) => {
+                    Some(Cell::decode(&bytes).map_err(|e| ReadError::damaged(Table::Cell, e))?)
+                }
                 None => None,
             };
             let latest = cell.as_ref().and_then(|cell| cell.sequence).unwrap_or(0);
@@ -280,16 +290,22 @@ impl Custodian {
         let given = |sequence| obligation.sequence.is_none() || obligation.sequence == sequence;
         if let Some((_, pending)) = self.find(ctx, &obligation.id)? {
             let equal = pending.digest() == obligation.digest() && given(pending.sequence);
-            let result = if equal { same(pending.deadline_at(), pending.sequence) } else { taken() };
+            let result =
+                if equal { same(pending.deadline_at(), pending.sequence) } else { taken() };
             return Ok(Some(result));
         }
         if self.ended.rules_out(super::id_hash(&obligation.id)) {
             return Ok(None);
         }
-        let Some(bytes) = ctx.get(Table::Outcome, &bytes::Bytes::copy_from_slice(obligation.id.as_str().as_bytes()))? else {
+        let Some(bytes) = ctx.get(
+            Table::Outcome,
+            &bytes::Bytes::copy_from_slice(obligation.id.as_str().as_bytes()),
+        )?
+        else {
             return Ok(None);
         };
-        let outcome = Outcome::decode(&bytes).map_err(|error| ReadError::damaged(Table::Outcome, error))?;
+        let outcome =
+            Outcome::decode(&bytes).map_err(|error| ReadError::damaged(Table::Outcome, error))?;
         let equal = outcome.digest == obligation.digest() && given(outcome.sequence);
         Ok(Some(if equal { same(outcome.deadline_at, outcome.sequence) } else { taken() }))
     }
@@ -302,13 +318,21 @@ impl Custodian {
             return Some(IssueError::Full { pending: self.pending(), scope, retry_after_ms });
         }
         let pending = self.pending_to(target);
-        (pending >= settings.pending_per_peer_max)
-            .then(|| IssueError::Full { pending, scope: format!("to {target}"), retry_after_ms })
+        (pending >= settings.pending_per_peer_max).then(|| IssueError::Full {
+            pending,
+            scope: format!("to {target}"),
+            retry_after_ms,
+        })
     }
 
     /// Ends an older transfer of the same governed key, whose peer is away: when it came back it
     /// would decline it as superseded anyway.
-    fn coalesce(&mut self, ctx: &mut Ctx<'_>, older: u64, by: &ObligationId) -> Result<(), ReadError> {
+    fn coalesce(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        older: u64,
+        by: &ObligationId,
+    ) -> Result<(), ReadError> {
         if !self.transfers.contains_key(&older) {
             return Ok(());
         }
@@ -335,7 +359,8 @@ fn profile_of(
         .ok_or_else(|| IssueError::NoProfile { kind: obligation.kind.clone() })?;
     // The wire counts whole seconds, and the budget must span what the wire says.
     let whole = profile.deadline_ms() % 1000 == 0;
-    let seconds = deadline_seconds.or_else(|| (!whole).then(|| profile.deadline_ms().div_ceil(1000)));
+    let seconds =
+        deadline_seconds.or_else(|| (!whole).then(|| profile.deadline_ms().div_ceil(1000)));
     let deadline_ms = seconds.map(|seconds| seconds.saturating_mul(1000));
     Ok(Some(profile.with(deadline_ms, max_retries)?))
 }

@@ -31,7 +31,8 @@ impl Custodian {
         let mut next = last.to_vec();
         next.push(0);
         for (_, value) in &records {
-            let (_, ids) = decode_keys(value).map_err(|e| ReadError::damaged(Table::OutcomeLog, e))?;
+            let (_, ids) =
+                decode_keys(value).map_err(|e| ReadError::damaged(Table::OutcomeLog, e))?;
             for id in ids.iter().take((ENDED_IDS_MAX + 1).saturating_sub(self.ended.hashes.len())) {
                 self.ended.hashes.insert(bytes_hash(id));
             }
@@ -48,7 +49,12 @@ impl Custodian {
     /// never extends it. Retries are spread over their current delay, so that a million of them
     /// do not start at once.
     //= AB-2
-    pub(crate) fn recover(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, limit: usize) -> Result<usize, ReadError> {
+    pub(crate) fn recover(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        limit: usize,
+    ) -> Result<usize, ReadError> {
         let from = match &self.recovery {
             None => return Ok(0),
             Some(Recovery::Ended(from)) => {
@@ -68,7 +74,8 @@ impl Custodian {
         let count = records.len();
         for (key, value) in records {
             let num = key_num(&key).ok_or_else(|| ReadError::damaged(Table::Pending, "key"))?;
-            let pending = Pending::decode(&value).map_err(|e| ReadError::damaged(Table::Pending, e))?;
+            let pending =
+                Pending::decode(&value).map_err(|e| ReadError::damaged(Table::Pending, e))?;
             let obligation = Obligation::decode(&pending.obligation)
                 .map_err(|e| ReadError::damaged(Table::Pending, e))?;
             self.recovery = Some(Recovery::Pending(num + 1));
@@ -79,23 +86,28 @@ impl Custodian {
             let delay = pending.backoff.delay_ms(attempt.retries, settings.seed ^ num).max(1);
             let spread = mix(settings.seed ^ num ^ ctx.now.as_ms()) % delay + 1;
             let deadline_at = obligation.deadline_at();
-            let half = obligation.created_at.after_ms(deadline_at.ms_since(obligation.created_at) / 2);
+            let half =
+                obligation.created_at.after_ms(deadline_at.ms_since(obligation.created_at) / 2);
             let peer = self.peer_of(&obligation.target);
             let schedule = self.schedule_of(pending.backoff, pending.on_decline);
-            self.insert(num, &obligation.id, Transfer {
-                deadline_at,
-                retry_at: ctx.now.after_ms(spread),
-                warn_at: if half > ctx.now { half } else { Time::NEVER },
-                sent: None,
-                retries: attempt.retries,
-                repeat: true,
-                queued: false,
-                max_retries: obligation.max_retries,
-                peer,
-                schedule,
-                deferred: attempt.deferred,
-                refused: None,
-            });
+            self.insert(
+                num,
+                &obligation.id,
+                Transfer {
+                    deadline_at,
+                    retry_at: ctx.now.after_ms(spread),
+                    warn_at: if half > ctx.now { half } else { Time::NEVER },
+                    sent: None,
+                    retries: attempt.retries,
+                    repeat: true,
+                    queued: false,
+                    max_retries: obligation.max_retries,
+                    peer,
+                    schedule,
+                    deferred: attempt.deferred,
+                    refused: None,
+                },
+            );
             if let Some(peer) = self.peers.get_mut(peer as usize)
                 && !peer.sessions.is_empty()
                 && peer.sweep.is_none()
@@ -106,7 +118,11 @@ impl Custodian {
         if count < limit {
             self.recovery = None;
         }
-        let up: Vec<u32> = (0u32..).zip(&self.peers).filter(|(_, p)| !p.sessions.is_empty()).map(|(n, _)| n).collect();
+        let up: Vec<u32> = (0u32..)
+            .zip(&self.peers)
+            .filter(|(_, p)| !p.sessions.is_empty())
+            .map(|(n, _)| n)
+            .collect();
         for index in up {
             self.fill(ctx, settings, index)?;
         }

@@ -23,14 +23,17 @@ impl Custodian {
         window: usize,
     ) -> Result<(), ReadError> {
         let index = self.peer_of(peer);
-        self.sessions.insert(session, Session {
-            peer: index,
-            window: window.min(settings.in_flight_max),
-            next_ref: 0,
-            in_flight: Default::default(),
-            in_flight_bytes: 0,
-            elsewhere: Default::default(),
-        });
+        self.sessions.insert(
+            session,
+            Session {
+                peer: index,
+                window: window.min(settings.in_flight_max),
+                next_ref: 0,
+                in_flight: Default::default(),
+                in_flight_bytes: 0,
+                elsewhere: Default::default(),
+            },
+        );
         if window == 0 {
             return Ok(()); // receive only: a peer that calls us and cannot be called
         }
@@ -47,7 +50,12 @@ impl Custodian {
     }
 
     /// A session is gone, and what was in flight on it with it.
-    pub(crate) fn session_down(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, session: SessionId) -> Result<(), ReadError> {
+    pub(crate) fn session_down(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        session: SessionId,
+    ) -> Result<(), ReadError> {
         let Some(gone) = self.sessions.remove(&session) else { return Ok(()) };
         ctx.step.forget_session(session);
         let Some(peer) = self.peers.get_mut(gone.peer as usize) else { return Ok(()) };
@@ -74,7 +82,9 @@ impl Custodian {
     ) -> Result<(), ReadError> {
         let Some(transfer) = self.transfers.get(&num) else { return Ok(()) };
         let index = transfer.peer;
-        let Some(id) = self.peers.get(index as usize).and_then(|peer| peer.sessions.last().copied()) else {
+        let Some(id) =
+            self.peers.get(index as usize).and_then(|peer| peer.sessions.last().copied())
+        else {
             return Ok(()); // away: the sweep of its next session repeats this attempt
         };
         let (obligation, bytes) = match loaded {
@@ -109,7 +119,8 @@ impl Custodian {
     /// The offer of a transfer that is to be made again gives its place in the window up; an ack of
     /// it still counts.
     pub(super) fn recall(&mut self, num: u64) {
-        if let Some((session, reference)) = self.transfers.get(&num).and_then(|transfer| transfer.sent)
+        if let Some((session, reference)) =
+            self.transfers.get(&num).and_then(|transfer| transfer.sent)
             && let Some(flying) = self.land(session, reference)
         {
             self.remember(session, reference, flying.obligation.id.clone());
@@ -146,7 +157,12 @@ impl Custodian {
     }
 
     /// Offers what waits for room: first what is due again, then the sweep.
-    pub(super) fn fill(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, index: u32) -> Result<(), ReadError> {
+    pub(super) fn fill(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        index: u32,
+    ) -> Result<(), ReadError> {
         for _ in 0..WORK_PER_INPUT_MAX {
             let Some(peer) = self.peers.get_mut(index as usize) else { return Ok(()) };
             let Some(current) = peer.sessions.last().copied() else { return Ok(()) };
@@ -157,13 +173,18 @@ impl Custodian {
                 return Ok(());
             }
             let num = if let Some(num) = peer.due.pop_front() {
-                let queued = self.transfers.get_mut(&num).is_some_and(|transfer| std::mem::take(&mut transfer.queued));
+                let queued = self
+                    .transfers
+                    .get_mut(&num)
+                    .is_some_and(|transfer| std::mem::take(&mut transfer.queued));
                 if !queued {
                     continue;
                 }
                 num
             } else if let Some(from) = peer.sweep {
-                let Some(num) = peer.pending.range((Bound::Included(from), Bound::Unbounded)).next() else {
+                let Some(num) =
+                    peer.pending.range((Bound::Included(from), Bound::Unbounded)).next()
+                else {
                     peer.sweep = None;
                     return Ok(());
                 };
@@ -188,11 +209,19 @@ impl Custodian {
 
     /// The receiver refused offers before any fsync. Nothing is discharged; the budget and the
     /// deadline stand, and the next retry waits at least as long as it asked for.
-    pub(crate) fn refused(&mut self, ctx: &Ctx<'_>, session: SessionId, refs: impl Iterator<Item = (u64, u64)>, code: RefuseCode, retry_after_ms: u64) -> usize {
+    pub(crate) fn refused(
+        &mut self,
+        ctx: &Ctx<'_>,
+        session: SessionId,
+        refs: impl Iterator<Item = (u64, u64)>,
+        code: RefuseCode,
+        retry_after_ms: u64,
+    ) -> usize {
         let mut count = 0;
         for (first, last) in refs {
             let Some(found) = self.sessions.get(&session) else { break };
-            let nums: Vec<(u64, u64)> = found.in_flight.range(first..=last).map(|(r, flying)| (*r, flying.num)).collect();
+            let nums: Vec<(u64, u64)> =
+                found.in_flight.range(first..=last).map(|(r, flying)| (*r, flying.num)).collect();
             for (reference, num) in nums {
                 self.land(session, reference);
                 let not_before = ctx.now.after_ms(retry_after_ms);

@@ -3,7 +3,8 @@
 use crate::cbor::{CborError, Reader, Writer};
 use crate::receiver::{EXPIRY_BUCKET_MS, Receiver};
 use crate::record::{
-    Escalation, Intent, Outcome, Terminal, decode_keys, encode_keys, key_num, num_key, pair_key, to_json,
+    Escalation, Intent, Outcome, Terminal, decode_keys, encode_keys, key_num, num_key, pair_key,
+    to_json,
 };
 use crate::settings::Settings;
 use crate::step::Ctx;
@@ -108,7 +109,12 @@ impl Counters {
     /// Gives the ids whose outcomes went. Forgets ledger entries whose obligations can no longer be applied, intents nobody can act
     /// on any more, and old outcomes. Looks again only when the last pruning is durable, since it
     /// reads the store.
-    pub(super) fn prune(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, receiver: &Receiver) -> Result<Vec<Bytes>, ReadError> {
+    pub(super) fn prune(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        receiver: &Receiver,
+    ) -> Result<Vec<Bytes>, ReadError> {
         let mut forgotten = Vec::new();
         if self.prune_at.is_none_or(|at| ctx.now < at) || self.pruning.is_some() {
             return Ok(forgotten);
@@ -137,7 +143,11 @@ impl Counters {
         self.pruning = self.pruning.filter(|pruning| *pruning > generation);
     }
 
-    fn prune_ledger(ctx: &mut Ctx<'_>, receiver: &Receiver, left: &mut usize) -> Result<Option<Time>, ReadError> {
+    fn prune_ledger(
+        ctx: &mut Ctx<'_>,
+        receiver: &Receiver,
+        left: &mut usize,
+    ) -> Result<Option<Time>, ReadError> {
         let this_bucket = ctx.now.as_ms() / EXPIRY_BUCKET_MS;
         for (key, value) in first_then_more(ctx, Table::LedgerExpiry, |key| {
             key_num(key).unwrap_or(0) <= this_bucket
@@ -149,7 +159,8 @@ impl Counters {
             if *left == 0 {
                 return Ok(None);
             }
-            let (_, keys) = decode_keys(&value).map_err(|e| ReadError::damaged(Table::LedgerExpiry, e))?;
+            let (_, keys) =
+                decode_keys(&value).map_err(|e| ReadError::damaged(Table::LedgerExpiry, e))?;
             *left = left.saturating_sub(keys.len().max(1));
             for key in keys {
                 if receiver.decides(&key) {
@@ -157,7 +168,8 @@ impl Counters {
                     ctx.step.expiring.entry(this_bucket + 1).or_default().push(key);
                     continue;
                 }
-                let intent = ctx.get(Table::Intent, &key)?.and_then(|bytes| Intent::decode(&bytes).ok());
+                let intent =
+                    ctx.get(Table::Intent, &key)?.and_then(|bytes| Intent::decode(&bytes).ok());
                 if intent.is_some_and(|intent| !intent.in_doubt) {
                     ctx.remove(Table::Intent, key.clone());
                 }
@@ -168,10 +180,18 @@ impl Counters {
         Ok(None)
     }
 
-    fn prune_outcomes(&mut self, ctx: &mut Ctx<'_>, settings: &Settings, left: &mut usize, forgotten: &mut Vec<Bytes>) -> Result<Option<Time>, ReadError> {
-        let over = self.outcomes_total - self.outcomes_pruned.min(self.outcomes_total) > settings.outcomes_max;
+    fn prune_outcomes(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        left: &mut usize,
+        forgotten: &mut Vec<Bytes>,
+    ) -> Result<Option<Time>, ReadError> {
+        let over = self.outcomes_total - self.outcomes_pruned.min(self.outcomes_total)
+            > settings.outcomes_max;
         for (key, value) in first_then_more(ctx, Table::OutcomeLog, |key| {
-            over || Time::from_ms(key_num(key).unwrap_or(0)).after_ms(settings.outcome_retention_ms) <= ctx.now
+            over || Time::from_ms(key_num(key).unwrap_or(0)).after_ms(settings.outcome_retention_ms)
+                <= ctx.now
         })? {
             let at = Time::from_ms(key_num(&key).unwrap_or(0));
             let forget_at = at.after_ms(settings.outcome_retention_ms);
@@ -182,7 +202,8 @@ impl Counters {
             if *left == 0 {
                 return Ok(None);
             }
-            let (_, ids) = decode_keys(&value).map_err(|e| ReadError::damaged(Table::OutcomeLog, e))?;
+            let (_, ids) =
+                decode_keys(&value).map_err(|e| ReadError::damaged(Table::OutcomeLog, e))?;
             *left = left.saturating_sub(ids.len().max(1));
             self.outcomes_pruned += ids.len() as u64;
             for id in ids {
@@ -202,8 +223,11 @@ impl Counters {
         if let Some(outcome) = outcome.filter(|outcome| outcome.terminal == Terminal::Escalated) {
             let key = num_key(outcome.num);
             let escalation = ctx.get(Table::Escalation, &key)?;
-            let escalation: Option<Escalation> = escalation.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-            if let Some(escalation) = escalation.filter(|escalation| escalation.acknowledged_at_ms.is_none()) {
+            let escalation: Option<Escalation> =
+                escalation.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            if let Some(escalation) =
+                escalation.filter(|escalation| escalation.acknowledged_at_ms.is_none())
+            {
                 let escalation = Escalation { outlived: true, ..escalation };
                 ctx.put(Table::Escalation, key, to_json(&escalation));
                 return Ok(false);

@@ -1,16 +1,16 @@
 //! What a person decides: escalations seen, reconciliation items resolved.
 
 use super::Custody;
+use crate::ack::Reason;
 use crate::custodian::{apply_safe, id_key, outcome_of};
 use crate::id::ObligationId;
 use crate::obligation::Obligation;
+use crate::payload::Payload;
 use crate::receiver::Decision;
 use crate::record::{Escalation, Reconcile, ReconcileKind, Resolution, Terminal, num_key, to_json};
 use crate::step::{Ctx, Step};
 use crate::store::{Read, ReadError, Table};
 use crate::time::Time;
-use crate::payload::Payload;
-use crate::ack::Reason;
 
 /// Result of an operator call.
 pub type OperatorResult = Result<(), OperatorError>;
@@ -47,15 +47,20 @@ pub enum OperatorError {
     },
 }
 
-pub(super) fn ack_escalation(ctx: &mut Ctx<'_>, id: &ObligationId) -> Result<OperatorResult, ReadError> {
+pub(super) fn ack_escalation(
+    ctx: &mut Ctx<'_>,
+    id: &ObligationId,
+) -> Result<OperatorResult, ReadError> {
     let none = || OperatorError::NoEscalation { id: id.clone() };
-    let Some(outcome) = outcome_of(ctx, id)?.filter(|outcome| outcome.terminal == Terminal::Escalated) else {
+    let Some(outcome) =
+        outcome_of(ctx, id)?.filter(|outcome| outcome.terminal == Terminal::Escalated)
+    else {
         return Ok(Err(none()));
     };
     let key = num_key(outcome.num);
     let Some(bytes) = ctx.get(Table::Escalation, &key)? else { return Ok(Err(none())) };
-    let mut escalation: Escalation =
-        serde_json::from_slice(&bytes).map_err(|error| ReadError::damaged(Table::Escalation, error))?;
+    let mut escalation: Escalation = serde_json::from_slice(&bytes)
+        .map_err(|error| ReadError::damaged(Table::Escalation, error))?;
     if escalation.acknowledged_at_ms.is_none() {
         if escalation.outlived {
             ctx.remove(Table::Escalation, key);
@@ -82,8 +87,8 @@ impl Custody {
         let Some(bytes) = ctx.get(Table::Reconcile, &key)? else {
             return Ok(Err(OperatorError::NoItem { number }));
         };
-        let mut item: Reconcile =
-            serde_json::from_slice(&bytes).map_err(|error| ReadError::damaged(Table::Reconcile, error))?;
+        let mut item: Reconcile = serde_json::from_slice(&bytes)
+            .map_err(|error| ReadError::damaged(Table::Reconcile, error))?;
         if item.resolution.is_some() {
             return Ok(Err(OperatorError::Resolved { number }));
         }
@@ -93,7 +98,14 @@ impl Custody {
                     Resolution::Applied => Decision::Applied,
                     _ => Decision::Declined(Reason::new("reconciled: the effect did not happen")),
                 };
-                self.receiver.decided(&mut ctx, &self.settings, &self.registry, &item.agent, &item.obligation_id, decision)?;
+                self.receiver.decided(
+                    &mut ctx,
+                    &self.settings,
+                    &self.registry,
+                    &item.agent,
+                    &item.obligation_id,
+                    decision,
+                )?;
             }
             (ReconcileKind::DeclineSurfaced, Resolution::ApplySafe) => {
                 if let Some(action) = &item.safe_action

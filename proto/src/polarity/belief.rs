@@ -30,10 +30,8 @@ impl Polarity for BeliefUpdate {
             None => GovernedKey::new(&format!("routing.{}.preference", obligation.target))
                 .map_err(PolarityError::key(&obligation.kind, "weight_key"))?,
         };
-        let safe = (delta < Weight::ZERO).then(|| SafeEffect::DownWeight {
-            weight_key: key.clone(),
-            magnitude: delta.abs(),
-        });
+        let safe = (delta < Weight::ZERO)
+            .then(|| SafeEffect::DownWeight { weight_key: key.clone(), magnitude: delta.abs() });
         Ok(Judgement { key, change: Change::Weight { delta }, safe })
     }
 }

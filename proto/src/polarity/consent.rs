@@ -14,7 +14,8 @@ impl Polarity for Consent {
             Some(scope) => scope,
             None => target_key(obligation)?,
         };
-        let granted = matches!(obligation.payload.get("decision"), Some(PayloadValue::Text("grant")));
+        let granted =
+            matches!(obligation.payload.get("decision"), Some(PayloadValue::Text("grant")));
         let safe = (!granted).then(|| SafeEffect::FailClosed { scope: key.clone() });
         Ok(Judgement { key, change: Change::Authorization { granted }, safe })
     }

@@ -15,7 +15,9 @@ fn cell(
     judged: &Judgement,
 ) -> Result<Option<Cell>, ReadError> {
     match ctx.cell(&cell_key(Role::Receiver, principal, &obligation.kind, &judged.key))? {
-        Some(bytes) => Cell::decode(&bytes).map(Some).map_err(|error| ReadError::damaged(Table::Cell, error)),
+        Some(bytes) => {
+            Cell::decode(&bytes).map(Some).map_err(|error| ReadError::damaged(Table::Cell, error))
+        }
         None => Ok(None),
     }
 }

@@ -1,7 +1,9 @@
 //! External handlers: a durable intent before the call, the obligation id as idempotency key, and
 //! nothing guessed after a crash (AB-3).
 
-use super::{Disposition, Receiver, apply, fault, forget_later, intent_of, received, record, refuse};
+use super::{
+    Disposition, Receiver, apply, fault, forget_later, intent_of, received, record, refuse,
+};
 use crate::ack::{AckStatus, CustodyAck, Reason};
 use crate::event::Fault;
 use crate::id::{AgentId, ObligationId};
@@ -49,7 +51,8 @@ impl Receiver {
         }
         let load = self.peers.entry(peer.clone()).or_default();
         if load.deciding >= settings.deciding_max {
-            let why = format!("{} obligations of this peer are being decided, the limit", load.deciding);
+            let why =
+                format!("{} obligations of this peer are being decided, the limit", load.deciding);
             return refuse(ctx, peer, Fault::Overloaded, &why);
         }
         load.deciding += 1;
@@ -61,7 +64,11 @@ impl Receiver {
             forget_later(ctx, settings, &obligation, key);
         }
         self.deciding.entry((peer.clone(), obligation.id)).or_default().offer = Some(offer);
-        ctx.step.output(Output::Decide { issuer: peer.clone(), obligation: item.clone(), in_doubt });
+        ctx.step.output(Output::Decide {
+            issuer: peer.clone(),
+            obligation: item.clone(),
+            in_doubt,
+        });
         Disposition::Deciding
     }
 
@@ -100,7 +107,8 @@ impl Receiver {
             Decision::Applied => {
                 if late {
                     let ms = ctx.now.ms_since(obligation.deadline_at());
-                    let detail = format!("the handler reported the effect {ms} ms after the deadline");
+                    let detail =
+                        format!("the handler reported the effect {ms} ms after the deadline");
                     filed = Some(file(ReconcileKind::AppliedPastDeadline, detail));
                 }
                 (AckStatus::Applied, None)
@@ -152,7 +160,11 @@ impl Receiver {
 
     /// After a start: every intent without a ledger entry may have had its effect. The handler is
     /// asked for its status first.
-    pub(crate) fn settle_intents(&mut self, ctx: &mut Ctx<'_>, settings: &Settings) -> Result<(), ReadError> {
+    pub(crate) fn settle_intents(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+    ) -> Result<(), ReadError> {
         let mut from = Bytes::new();
         loop {
             let records = ctx.store.scan(Table::Intent, &from, SETTLE_PER_SCAN_MAX)?;
@@ -161,8 +173,10 @@ impl Receiver {
             next.push(0);
             from = next.into();
             for (key, value) in records {
-                let intent = Intent::decode(&value).map_err(|e| ReadError::damaged(Table::Intent, e))?;
-                let named = split_issued_key(&key).ok_or_else(|| ReadError::damaged(Table::Intent, "key"))?;
+                let intent =
+                    Intent::decode(&value).map_err(|e| ReadError::damaged(Table::Intent, e))?;
+                let named = split_issued_key(&key)
+                    .ok_or_else(|| ReadError::damaged(Table::Intent, "key"))?;
                 if intent.in_doubt
                     || !settings.peers.contains_key(&named.0)
                     || self.deciding.contains_key(&named)
@@ -172,7 +186,11 @@ impl Receiver {
                 self.peers.entry(named.0.clone()).or_default().deciding += 1;
                 let issuer = named.0.clone();
                 self.deciding.entry(named).or_default();
-                ctx.step.output(Output::Decide { issuer, obligation: intent.obligation, in_doubt: true });
+                ctx.step.output(Output::Decide {
+                    issuer,
+                    obligation: intent.obligation,
+                    in_doubt: true,
+                });
             }
         }
     }

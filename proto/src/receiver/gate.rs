@@ -18,7 +18,9 @@ impl Bucket {
         let full = burst.saturating_mul(1000);
         self.milli = match self.filled_at {
             None => full,
-            Some(at) => now.ms_since(at).saturating_mul(per_second).saturating_add(self.milli).min(full),
+            Some(at) => {
+                now.ms_since(at).saturating_mul(per_second).saturating_add(self.milli).min(full)
+            }
         };
         self.filled_at = Some(now);
         self.milli >= cost.saturating_mul(1000)
