@@ -88,7 +88,10 @@ async fn torture(seed: u64) {
     };
     stage.link.set(Faults::both(link));
     let mut owed = BTreeMap::new();
+    stage.dir.keep();
+    eprintln!("{}", stage.dir.path().display());
     for kill in 0..KILLS {
+        let t0 = std::time::Instant::now();
         for n in kill * PER_KILL..(kill + 1) * PER_KILL {
             let (id, body) = obligation(n);
             owed.insert(id, Owed { body, taken: false });
@@ -116,6 +119,7 @@ async fn torture(seed: u64) {
             }
         };
         tokio::join!(issue(&api, &mut owed), killing);
+        eprintln!("seed {seed} kill {kill} who {who} {:?}", t0.elapsed());
         if dice.roll(4) == 0 {
             // Long enough for the shortest deadlines.
             stage.link.partition(true);
@@ -127,6 +131,9 @@ async fn torture(seed: u64) {
     issue(&stage.alice.api, &mut owed).await;
     assert!(owed.values().all(|one| one.taken));
     stage.link.heal();
+    let t0 = std::time::Instant::now();
+    let _ = stage.alice.api.idle(PATIENCE).await;
+    eprintln!("idle {seed} {:?}", t0.elapsed());
     stage.alice.api.idle(PATIENCE).await.unwrap();
     check(&stage, &owed).await;
 }

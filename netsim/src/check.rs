@@ -4,6 +4,7 @@
 //! They share the record and wire codecs with the core, and none of its machines: admissibility,
 //! governed key and change of an obligation come from the [`Spec`] the workload wrote.
 
+mod batch;
 mod cells;
 mod commit;
 mod finish;

@@ -26,6 +26,9 @@ use outside::{Client, Handler};
 /// Events in one millisecond before the world is called stuck.
 const EVENTS_PER_MS_MAX: u64 = 200_000;
 
+/// How long the last commits may take, in milliseconds.
+const SETTLE_MS_MAX: u64 = 60_000;
+
 /// Something that will happen.
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -369,6 +372,15 @@ impl World {
     /// Holds the end of the run against the rules. `forgotten`: whether all that may be forgotten
     /// had the time for it.
     pub fn finish(&mut self, forgotten: bool) {
+        // Pruning may be on its way to the disk just now.
+        for _ in 0..SETTLE_MS_MAX {
+            let flying =
+                |node: &Node| node.live.as_ref().is_some_and(|live| !live.flights.is_empty());
+            if !self.nodes.iter().any(flying) {
+                break;
+            }
+            self.run_to(self.now + 1);
+        }
         let looks: Vec<LastLook<'_>> = self
             .nodes
             .iter()

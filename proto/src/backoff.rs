@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(paper.retries_needed(600_000), 15);
         for (base_ms, cap_ms, jitter_permille) in [(1, 1, 0), (7, 900, 300), (1_000, 60_000, 999)] {
             let backoff = Backoff { base_ms, cap_ms, jitter_permille };
-            for deadline in [1, 10, 999, 3_600_0] {
+            for deadline in [1, 10, 999, 36_000] {
                 let (mut reached, mut count) = (0, 0u32);
                 while reached < deadline {
                     reached += backoff.floor_ms(count).max(1);

@@ -258,8 +258,7 @@ impl Custody {
                         settings,
                         &self.registry,
                         &peer,
-                        session,
-                        first_ref,
+                        (session, first_ref),
                         &items,
                     )?;
                 }

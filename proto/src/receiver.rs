@@ -64,8 +64,7 @@ impl Receiver {
         settings: &Settings,
         registry: &Registry,
         peer: &AgentId,
-        session: SessionId,
-        first_ref: u64,
+        (session, first_ref): (SessionId, u64),
         items: &[Bytes],
     ) -> Result<(), ReadError> {
         for (reference, item) in (first_ref..).zip(items) {
@@ -137,7 +136,7 @@ impl Receiver {
         }
         if settings.external.contains(&obligation.kind) {
             let intent = intent.map(|(intent, _)| intent);
-            return Ok(self.ask(ctx, settings, peer, obligation, intent, offer, item));
+            return Ok(self.ask(ctx, settings, peer, obligation, intent, (offer, item)));
         }
         apply::apply(ctx, settings, &rules.principal, &obligation, &judged, true)?;
         record(ctx, settings, peer, &obligation, AckStatus::Applied, None);

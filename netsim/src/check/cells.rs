@@ -1,6 +1,6 @@
 //! Rules of governed state: the guards, and one effect for one obligation.
 
-use super::commit::Batch;
+use super::batch::Batch;
 use super::{Checker, Class};
 use proto::ack::AckStatus;
 use proto::polarity::Change;

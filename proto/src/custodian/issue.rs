@@ -337,7 +337,7 @@ impl Custodian {
             return Ok(());
         }
         let obligation = self.load(ctx, older)?;
-        let reason = crate::ack::Reason::new(&format!("superseded by {by}"));
+        let reason = crate::ack::Reason::new(format!("superseded by {by}"));
         self.end(ctx, older, &obligation, Terminal::Declined, Some(reason));
         Ok(())
     }

@@ -42,8 +42,7 @@ impl Receiver {
         peer: &AgentId,
         obligation: Obligation,
         intent: Option<Intent>,
-        offer: (SessionId, u64),
-        item: &Bytes,
+        (offer, item): ((SessionId, u64), &Bytes),
     ) -> Disposition {
         if intent.as_ref().is_some_and(|intent| intent.in_doubt) {
             let reason = Some(Reason::new("waits for reconciliation"));
@@ -73,7 +72,6 @@ impl Receiver {
     }
 
     /// The handler's decision on an obligation: effect known, ledger and ack in one commit.
-    #[expect(clippy::too_many_lines, reason = "one decision, five arms, each short")]
     pub(crate) fn decided(
         &mut self,
         ctx: &mut Ctx<'_>,
