@@ -50,6 +50,7 @@ pub(crate) struct Custodian {
 #[derive(Debug)]
 enum Recovery {
     Ended(Bytes),
+    Outlived(u64),
     Pending(u64),
 }
 

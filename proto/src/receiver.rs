@@ -130,9 +130,16 @@ impl Receiver {
             }
             Err(error) => return Ok(refuse(ctx, peer, Fault::Malformed, &error.to_string())),
         };
-        if apply::superseded(ctx, &rules.principal, &obligation, &judged)? {
-            received(ctx, peer, &obligation, AckStatus::Declined, Some(Reason::SUPERSEDED));
-            return Ok(Disposition::Ack(AckStatus::Declined, Some(Reason::SUPERSEDED)));
+        let in_doubt = intent.as_ref().is_some_and(|(intent, _)| intent.in_doubt);
+        if !in_doubt && apply::superseded(ctx, &rules.principal, &obligation, &judged)? {
+            // Recorded, so that the newer state it rests on is durable before the decline is told,
+            // and no handler is asked any more for an effect it deferred.
+            if intent.is_some() {
+                ctx.remove(Table::Intent, issued_key(peer, &obligation.id));
+            }
+            let reason = Some(Reason::SUPERSEDED);
+            record(ctx, settings, peer, &obligation, AckStatus::Declined, reason.clone());
+            return Ok(Disposition::Ack(AckStatus::Declined, reason));
         }
         if settings.external.contains(&obligation.kind) {
             let intent = intent.map(|(intent, _)| intent);

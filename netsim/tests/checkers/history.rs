@@ -2,21 +2,19 @@
 
 use crate::common::*;
 use bytes::Bytes;
-use netsim::check::{Bounds, Checker, Class, LastLook, Spec};
-use netsim::{Mode, Options, Sabotage, SimStore, Solo, run};
+use netsim::Options;
+use netsim::check::{Bounds, Checker, Spec};
 use proto::ack::{AckRun, AckStatus, RefRange};
 use proto::backoff::Backoff;
-use proto::custody::Custody;
-use proto::event::Event;
 use proto::id::{GovernedKey, Kind};
 use proto::obligation::Obligation;
 use proto::polarity::{Change, Registry};
 use proto::profile::OnDecline;
 use proto::record::{
-    Attempt, Cell, CellValue, Escalation, EscalationReason, Ledger, Outcome, Pending, Reconcile,
+    Cell, CellValue, Escalation, EscalationReason, Ledger, Outcome, Pending, Reconcile,
     ReconcileKind, Role, Terminal, cell_key, issued_key, num_key,
 };
-use proto::step::{Output, SessionId, Ticket};
+use proto::step::{Output, SessionId};
 use proto::store::{Table, Write};
 use proto::time::Time;
 use proto::weight::Weight;
@@ -55,7 +53,7 @@ pub(crate) fn pending(num: u64, id: &'static str) -> Write {
     put(Table::Pending, num_key(num), pending_of(&obligation(id)))
 }
 
-pub(crate) fn outcome(num: u64, id: &str, terminal: Terminal, at: u64) -> [Write; 2] {
+pub(crate) fn ended(num: u64, id: &str, terminal: Terminal, at: u64) -> [Write; 2] {
     let outcome = Outcome {
         terminal,
         num,
@@ -201,7 +199,7 @@ impl History {
     /// `c-1` escalated at its deadline, as it should be.
     pub(crate) fn escalated() -> Self {
         let safe = cell(Role::Principal, "c-1", BELIEF, weight(0.25), None);
-        let writes = outcome(1, "c-1", Terminal::Escalated, T0 + 60_000)
+        let writes = ended(1, "c-1", Terminal::Escalated, T0 + 60_000)
             .into_iter()
             .chain([safe, escalation(1, "c-1", true)]);
         Self::new().commit(A, T0, [pending(1, "c-1")]).commit(A, T0 + 60_000, writes)

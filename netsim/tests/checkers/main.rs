@@ -8,28 +8,23 @@ mod history;
 use bytes::Bytes;
 use common::*;
 use history::*;
-use netsim::check::{Bounds, Checker, Class, LastLook, Spec};
+use netsim::check::{Class, LastLook};
 use netsim::{Mode, Options, Sabotage, SimStore, Solo, run};
-use proto::ack::{AckRun, AckStatus, RefRange};
-use proto::backoff::Backoff;
+use proto::ack::AckStatus;
 use proto::custody::Custody;
 use proto::event::Event;
-use proto::id::{GovernedKey, Kind};
+use proto::id::Kind;
 use proto::obligation::Obligation;
-use proto::polarity::{Change, Registry};
-use proto::profile::OnDecline;
-use proto::record::{
-    Attempt, Cell, CellValue, Escalation, EscalationReason, Ledger, Outcome, Pending, Reconcile,
-    ReconcileKind, Role, Terminal, cell_key, issued_key, num_key,
-};
+use proto::polarity::Change;
+use proto::record::{Attempt, CellValue, Role, Terminal, issued_key, num_key};
 use proto::step::{Output, SessionId, Ticket};
-use proto::store::{Table, Write};
+use proto::store::Table;
 use proto::time::Time;
 use proto::weight::Weight;
 
 #[test]
 fn right_histories_hold() {
-    History::applied().commit(A, T0 + 20, outcome(1, "c-1", Terminal::Applied, T0 + 20)).holds();
+    History::applied().commit(A, T0 + 20, ended(1, "c-1", Terminal::Applied, T0 + 20)).holds();
     History::escalated().holds();
 }
 
@@ -120,9 +115,9 @@ fn an_effect_near_or_past_the_deadline_fires() {
 #[test]
 fn an_ending_that_says_otherwise_than_the_receiver_fires() {
     let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
-    history().commit(A, T0 + 1, outcome(1, "c-1", Terminal::Applied, T0 + 1)).fires("AB-3");
+    history().commit(A, T0 + 1, ended(1, "c-1", Terminal::Applied, T0 + 1)).fires("AB-3");
     History::applied()
-        .commit(A, T0 + 20, outcome(1, "c-1", Terminal::Declined, T0 + 20))
+        .commit(A, T0 + 20, ended(1, "c-1", Terminal::Declined, T0 + 20))
         .fires("DC-1");
     let mut history = History::new();
     history.asks("x", true, true, Change::Weight { delta: Weight::ZERO });
@@ -144,13 +139,13 @@ fn a_transfer_that_vanishes_or_never_ends_fires() {
 fn an_escalation_that_is_missing_early_double_or_late_fires() {
     let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
     let deadline = T0 + 60_000;
-    history().commit(A, deadline, outcome(1, "c-1", Terminal::Escalated, deadline)).fires("AB-4");
-    let early = outcome(1, "c-1", Terminal::Escalated, deadline - 1)
+    history().commit(A, deadline, ended(1, "c-1", Terminal::Escalated, deadline)).fires("AB-4");
+    let early = ended(1, "c-1", Terminal::Escalated, deadline - 1)
         .into_iter()
         .chain([escalation(1, "c-1", false)]);
     history().commit(A, deadline - 1, early).fires("AB-4");
     History::escalated().commit(A, deadline + 1, [escalation(2, "c-1", false)]).fires("AB-4");
-    let late = outcome(1, "c-1", Terminal::Escalated, deadline + 2_000)
+    let late = ended(1, "c-1", Terminal::Escalated, deadline + 2_000)
         .into_iter()
         .chain([escalation(1, "c-1", false)]);
     let history = history().commit(A, deadline + 2_000, late);
@@ -161,7 +156,7 @@ fn an_escalation_that_is_missing_early_double_or_late_fires() {
 #[test]
 fn a_safe_action_that_is_missing_or_applied_twice_fires() {
     let deadline = T0 + 60_000;
-    let claimed = outcome(1, "c-1", Terminal::Escalated, deadline)
+    let claimed = ended(1, "c-1", Terminal::Escalated, deadline)
         .into_iter()
         .chain([escalation(1, "c-1", true)]);
     History::new().commit(A, T0, [pending(1, "c-1")]).commit(A, deadline, claimed).fires("AB-4");
@@ -171,12 +166,12 @@ fn a_safe_action_that_is_missing_or_applied_twice_fires() {
 
 #[test]
 fn a_terminal_that_changes_or_reopens_fires() {
-    let ended = || {
-        History::applied().commit(A, T0 + 20, outcome(1, "c-1", Terminal::Applied, T0 + 20)).holds()
+    let over = || {
+        History::applied().commit(A, T0 + 20, ended(1, "c-1", Terminal::Applied, T0 + 20)).holds()
     };
-    ended().commit(A, T0 + 30, outcome(1, "c-1", Terminal::Declined, T0 + 30)).fires("TS-1");
-    ended().commit(A, T0 + 30, [pending(2, "c-1")]).fires("TS-1");
-    ended().commit(A, T0 + 30, [late_item(1, "c-1")]).fires("TS-1");
+    over().commit(A, T0 + 30, ended(1, "c-1", Terminal::Declined, T0 + 30)).fires("TS-1");
+    over().commit(A, T0 + 30, [pending(2, "c-1")]).fires("TS-1");
+    over().commit(A, T0 + 30, [late_item(1, "c-1")]).fires("TS-1");
     let late = History::escalated().commit(A, T0 + 70_000, [late_item(1, "c-1")]).holds();
     late.commit(A, T0 + 70_001, [late_item(2, "c-1")]).fires("TS-1");
 }
@@ -262,7 +257,7 @@ fn what_does_not_converge_after_healing_fires() {
     history.checker.healed(T0 + 1_000);
     let mut history = history
         .commit(B, T0 + 9_000, [effect("c-1", 0.25), ledger("c-1", AckStatus::Applied)])
-        .commit(A, T0 + 9_000, outcome(1, "c-1", Terminal::Applied, T0 + 9_000))
+        .commit(A, T0 + 9_000, ended(1, "c-1", Terminal::Applied, T0 + 9_000))
         .holds();
     history.checker.finish(T0 + 10_000, &[]);
     history.fires("converges");

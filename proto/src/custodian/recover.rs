@@ -1,9 +1,9 @@
 //! Recovery: the pending set streams in from the store, while retries already run (AB-2).
 
-use super::{Custodian, ENDED_IDS_MAX, Recovery, bytes_hash};
+use super::{Custodian, ENDED_IDS_MAX, Recovery, bytes_hash, id_hash};
 use crate::backoff::mix;
 use crate::obligation::Obligation;
-use crate::record::{Attempt, Pending, decode_keys, key_num, num_key};
+use crate::record::{Attempt, Escalation, Pending, decode_keys, key_num, num_key};
 use crate::settings::Settings;
 use crate::step::Ctx;
 use crate::store::{ReadError, Table};
@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 
 /// Log records read by one call.
 const ENDED_RECORDS_PER_CALL: usize = 256;
+/// Escalations read by one call.
+const ESCALATIONS_PER_CALL: usize = 1024;
 
 impl Custodian {
     /// Begins recovery: first the ids that ended, then the pending set, oldest first.
@@ -24,10 +26,7 @@ impl Custodian {
     /// Remembers the ids of the outcomes that are kept.
     fn recover_ended(&mut self, ctx: &Ctx<'_>, from: &Bytes) -> Result<Recovery, ReadError> {
         let records = ctx.store.scan(Table::OutcomeLog, from, ENDED_RECORDS_PER_CALL)?;
-        let Some((last, _)) = records.last() else {
-            self.ended.complete = self.ended.hashes.len() <= ENDED_IDS_MAX;
-            return Ok(Recovery::Pending(0));
-        };
+        let Some((last, _)) = records.last() else { return Ok(Recovery::Outlived(0)) };
         let mut next = last.to_vec();
         next.push(0);
         for (_, value) in &records {
@@ -38,6 +37,24 @@ impl Custodian {
             }
         }
         Ok(Recovery::Ended(next.into()))
+    }
+
+    /// Remembers the ids of outcomes that are kept only for an escalation nobody has seen: their
+    /// log records are gone.
+    fn recover_outlived(&mut self, ctx: &Ctx<'_>, from: u64) -> Result<Recovery, ReadError> {
+        let records = ctx.store.scan(Table::Escalation, &num_key(from), ESCALATIONS_PER_CALL)?;
+        let Some((last, _)) = records.last() else {
+            self.ended.complete = self.ended.hashes.len() <= ENDED_IDS_MAX;
+            return Ok(Recovery::Pending(0));
+        };
+        for (_, value) in &records {
+            let escalation: Escalation = serde_json::from_slice(value)
+                .map_err(|error| ReadError::damaged(Table::Escalation, error))?;
+            if escalation.outlived && self.ended.hashes.len() <= ENDED_IDS_MAX {
+                self.ended.hashes.insert(id_hash(&escalation.obligation_id));
+            }
+        }
+        Ok(Recovery::Outlived(key_num(last).unwrap_or(u64::MAX).saturating_add(1)))
     }
 
     /// Whether the whole pending set is loaded.
@@ -60,6 +77,10 @@ impl Custodian {
             Some(Recovery::Ended(from)) => {
                 let from = from.clone();
                 self.recovery = Some(self.recover_ended(ctx, &from)?);
+                return Ok(0);
+            }
+            Some(Recovery::Outlived(from)) => {
+                self.recovery = Some(self.recover_outlived(ctx, *from)?);
                 return Ok(0);
             }
             Some(Recovery::Pending(from)) => *from,

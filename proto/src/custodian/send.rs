@@ -40,12 +40,8 @@ impl Custodian {
         if let Some(peer) = self.peers.get_mut(index as usize) {
             peer.sessions.push(session);
             peer.sweep = Some(0);
-            for num in std::mem::take(&mut peer.due) {
-                if let Some(transfer) = self.transfers.get_mut(&num) {
-                    transfer.queued = false;
-                }
-            }
         }
+        self.unqueue(index);
         self.fill(ctx, settings, index)
     }
 
@@ -61,11 +57,24 @@ impl Custodian {
         let Some(peer) = self.peers.get_mut(gone.peer as usize) else { return Ok(()) };
         let was_current = peer.sessions.last() == Some(&session);
         peer.sessions.retain(|other| *other != session);
-        if was_current && !peer.sessions.is_empty() {
+        if peer.sessions.is_empty() {
+            self.unqueue(gone.peer); // the sweep of its next session offers them all
+            return Ok(());
+        }
+        if was_current {
             peer.sweep = Some(0);
             return self.fill(ctx, settings, gone.peer);
         }
         Ok(())
+    }
+
+    fn unqueue(&mut self, index: u32) {
+        let Some(peer) = self.peers.get_mut(index as usize) else { return };
+        for num in std::mem::take(&mut peer.due) {
+            if let Some(transfer) = self.transfers.get_mut(&num) {
+                transfer.queued = false;
+            }
+        }
     }
 
     pub(crate) fn is_away(&self, peer: u32) -> bool {
