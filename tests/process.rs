@@ -77,7 +77,13 @@ async fn issue(api: &Api, owed: &mut BTreeMap<String, Owed>) {
 
 async fn torture(seed: u64) {
     let mut dice = Dice(seed);
-    let mut stage = Stage::set(Path::new(&std::env::var("TESTBIN").unwrap_or(env!("CARGO_BIN_EXE_abhyasa").into())), seed, "log = { filter = \"info,abhyasa=debug\" }").await.unwrap();
+    let mut stage = Stage::set(
+        Path::new(&std::env::var("TESTBIN").unwrap_or(env!("CARGO_BIN_EXE_abhyasa").into())),
+        seed,
+        "log = { filter = \"info,abhyasa=debug\" }",
+    )
+    .await
+    .unwrap();
     stage.start().await.unwrap();
     let link = LinkFaults {
         loss_permille: 100,

@@ -143,6 +143,11 @@ impl Entry {
         self.lives += 1;
     }
 
+    /// Whether its receiver has applied it, in this life of its id.
+    fn applied_now(&self) -> bool {
+        self.ledger == Some(AckStatus::Applied) && !(self.ledger_gone && self.lives > 1)
+    }
+
     pub(crate) const fn effects(&self) -> u32 {
         self.effects
     }

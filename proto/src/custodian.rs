@@ -39,6 +39,8 @@ pub(crate) struct Custodian {
     peers: Vec<Peer>,
     peer_index: BTreeMap<AgentId, u32>,
     sessions: BTreeMap<SessionId, Session>,
+    /// Offers in flight on all of them.
+    flying: usize,
     schedules: Vec<(Backoff, OnDecline)>,
     /// Peers with room in their window and more to offer.
     hungry: BTreeSet<u32>,

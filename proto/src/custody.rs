@@ -445,7 +445,7 @@ impl Custody {
 
     /// Offers that await an ack, on all sessions.
     #[must_use]
-    pub fn in_flight(&self) -> usize {
+    pub const fn in_flight(&self) -> usize {
         self.custodian.in_flight()
     }
 

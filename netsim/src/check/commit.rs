@@ -136,7 +136,7 @@ impl Checker {
                         ),
                     );
                 }
-                Terminal::Declined if entry.ledger == Some(AckStatus::Applied) && !coalesced => {
+                Terminal::Declined if entry.applied_now() && !coalesced => {
                     breach(
                         "DC-1",
                         format!(

@@ -54,6 +54,7 @@ impl Custodian {
     ) -> Result<(), ReadError> {
         let Some(gone) = self.sessions.remove(&session) else { return Ok(()) };
         ctx.step.forget_session(session);
+        self.flying -= gone.in_flight.len();
         let Some(peer) = self.peers.get_mut(gone.peer as usize) else { return Ok(()) };
         let was_current = peer.sessions.last() == Some(&session);
         peer.sessions.retain(|other| *other != session);
@@ -117,6 +118,7 @@ impl Custodian {
         let reference = session.next_ref;
         session.next_ref += 1;
         session.in_flight_bytes += bytes.len();
+        self.flying += 1;
         session.in_flight.insert(reference, Flying { num, obligation, bytes: bytes.clone() });
         ctx.step.offer(id, reference, bytes);
         if let Some(transfer) = self.transfers.get_mut(&num) {
@@ -151,6 +153,7 @@ impl Custodian {
         let session = self.sessions.get_mut(&session)?;
         let landed = session.in_flight.remove(&reference)?;
         session.in_flight_bytes = session.in_flight_bytes.saturating_sub(landed.bytes.len());
+        self.flying -= 1;
         self.hungry.insert(session.peer);
         Some(landed)
     }
@@ -245,8 +248,8 @@ impl Custodian {
     }
 
     /// Offers of all sessions that await an ack.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.sessions.values().map(|session| session.in_flight.len()).sum()
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.flying
     }
 
     /// The peer of a session.
