@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use proto::event::{Event, Fault};
-use proto::record::Terminal;
+use proto::record::{Escalation, Terminal};
 use std::sync::atomic::AtomicU64;
 
 /// One label: what came of something.
@@ -149,26 +149,35 @@ impl Metrics {
                 self.terminal.get_or_create(&terminal_label(*outcome)).inc();
                 let reason = reason.as_ref().map(|reason| reason.as_str());
                 if *outcome == Terminal::Applied {
-                    tracing::debug!(id = %obligation_id, %kind, %target, retries, took_ms, "transfer applied");
+                    let _span =
+                        tracing::debug_span!("transfer", id = %obligation_id, %kind, %target)
+                            .entered();
+                    tracing::debug!(retries, took_ms, "applied");
                 } else {
-                    tracing::info!(id = %obligation_id, %kind, %target, ?outcome, reason, retries, took_ms, "transfer ended");
+                    let _span =
+                        tracing::info_span!("transfer", id = %obligation_id, %kind, %target)
+                            .entered();
+                    tracing::info!(?outcome, reason, retries, took_ms, "ended");
                 }
             }
             Event::Escalated(escalation) => {
                 self.escalations_open.inc();
-                tracing::warn!(
-                    id = %escalation.obligation_id, kind = %escalation.kind, target = %escalation.target,
-                    reason = ?escalation.reason, safe_action_applied = escalation.safe_action_applied,
-                    "escalated to the principal"
-                );
+                let Escalation { obligation_id, kind, target, reason, safe_action_applied, .. } =
+                    &**escalation;
+                let _span =
+                    tracing::info_span!("transfer", id = %obligation_id, %kind, %target).entered();
+                tracing::warn!(?reason, safe_action_applied, "escalated to the principal");
             }
             Event::Warning { obligation_id, target, retries, left_ms } => {
-                tracing::info!(id = %obligation_id, %target, retries, left_ms, "half the deadline has passed");
+                let _span = tracing::info_span!("transfer", id = %obligation_id, %target).entered();
+                tracing::info!(retries, left_ms, "half the deadline has passed");
             }
             Event::Received { issuer, obligation_id, kind, status, reason } => {
                 self.received.get_or_create(&Label { outcome: status.as_str() }).inc();
                 let reason = reason.as_ref().map(|reason| reason.as_str());
-                tracing::debug!(id = %obligation_id, %kind, %issuer, ?status, reason, "offer answered");
+                let _span =
+                    tracing::debug_span!("transfer", id = %obligation_id, %kind, %issuer).entered();
+                tracing::debug!(?status, reason, "offer answered");
             }
             Event::Reconcile(item) => {
                 tracing::warn!(id = %item.obligation_id, agent = %item.agent, kind = ?item.kind, detail = %item.detail, "needs reconciliation");

@@ -227,10 +227,10 @@ async fn cell(api: &Api, role: &str, agent: &str, kind: &str, scope: &str) -> Op
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deliver_or_report_holds_while_both_processes_are_killed_again_and_again() {
-    torture(1).await;
+    torture(std::env::var("SEED").map_or(1, |s| 1000 + s.parse::<u64>().unwrap())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deliver_or_report_holds_with_other_kills() {
-    torture(2).await;
+    torture(std::env::var("SEED").map_or(2, |s| s.parse().unwrap())).await;
 }
