@@ -28,10 +28,6 @@ const CALLS_PER_TURN: usize = 64;
 /// switches; larger ones go to the commit thread and the next step is computed meanwhile.
 const INLINE_MAX: usize = 4;
 
-/// Under load a commit waits for this share of the offers in flight, so that a window is a few
-/// commits and not hundreds.
-const IN_FLIGHT_SHARE: usize = 2;
-
 /// Something for the driver to do.
 #[derive(Debug)]
 pub(crate) enum Call {
@@ -151,18 +147,16 @@ impl Driver {
                 self.shared.recovered.store(all, Ordering::SeqCst);
                 open.obligations += 1;
             }
-            let wanted =
-                target.max(self.custody.in_flight() / IN_FLIGHT_SHARE).min(self.batching.max);
+            // Under load a window is a few commits and not hundreds. (An obligation counts twice in
+            // it: at its issue and at its ack.)
+            let wanted = target.max(self.custody.in_flight() * 2 / 3).min(self.batching.max);
             let lingered = open.since.is_some_and(|since| since.elapsed() >= self.batching.linger);
             if !committing
                 && !open.step.is_empty()
                 && (open.obligations >= wanted || lingered || stopping)
             {
-                target = if open.obligations >= wanted && !self.calls.is_empty() {
-                    (open.obligations.max(target) * 2).min(self.batching.max)
-                } else {
-                    open.obligations.clamp(1, self.batching.max).min(target)
-                };
+                target = next_target(target, wanted, open.obligations, !self.calls.is_empty())
+                    .min(self.batching.max);
                 let now = self.clock.now();
                 let Open { mut step, obligations, attested, .. } = std::mem::take(&mut open);
                 self.custody.seal(now, &*self.store, &mut step);
@@ -284,6 +278,18 @@ impl Driver {
     }
 }
 
+/// How many obligations the next commit waits for: twice as many when this one filled up and more
+/// were waiting; a little less when it did not fill up in time; none but its own when load is gone.
+fn next_target(target: usize, wanted: usize, had: usize, more: bool) -> usize {
+    if had >= wanted {
+        if more { had.max(target) * 2 } else { target }
+    } else if had * 8 < target {
+        had.max(1)
+    } else {
+        had.max(target - target / 4).max(1)
+    }
+}
+
 /// Obligations an input brings.
 fn weight(input: &Input) -> usize {
     match input {
@@ -318,5 +324,24 @@ async fn sleep_until(delay: Option<Duration>) {
     match delay {
         Some(delay) => tokio::time::sleep(delay).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_target;
+
+    #[test]
+    fn a_batch_grows_under_load_and_one_alone_waits_for_nothing() {
+        let mut target = 1;
+        for _ in 0..12 {
+            target = next_target(target, target, target, true);
+        }
+        assert_eq!(target, 4096, "doubles while more is waiting");
+        assert_eq!(next_target(4096, 4096, 4096, false), 4096, "stands when it just filled up");
+        assert_eq!(next_target(4096, 4096, 3500, false), 3500, "falls back gently");
+        assert_eq!(next_target(4096, 4096, 1000, false), 3072);
+        assert_eq!(next_target(4096, 4096, 1, false), 1, "falls at once when the load is gone");
+        assert_eq!(next_target(1, 1, 1, false), 1);
     }
 }

@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> Report {
             world.finish(true);
         }
     }
-    report(&world, begun)
+    Report { options: options.clone(), ..report(&world, begun) }
 }
 
 fn report(world: &World, begun: u64) -> Report {

@@ -220,3 +220,20 @@ fn sg2_an_older_obligation_that_was_deferred_is_not_applied_after_a_newer_one() 
     let (_, outputs) = solo.restarted(100);
     assert!(asked(&outputs).is_empty(), "what was declined is not asked for again");
 }
+
+#[test]
+fn dc1_what_is_in_doubt_is_not_declined_by_the_clock_or_a_newer_decision() {
+    let options = Options { skew_ms: 500, ..external() };
+    let mut solo = receiver(&options);
+    let item = Offered::token("t-1", solo.now).sequence(1).encode();
+    solo.input(offer(0, [item.clone()]));
+    solo.input(decided("t-1", Decision::InDoubt(Reason::new("timed out"))));
+    solo.input(offer(1, [Offered::token("t-2", solo.now).sequence(2).encode()]));
+    solo.input(decided("t-2", Decision::Applied));
+    assert_eq!(acks(&solo.input(offer(2, [item.clone()])))[0].1, DEFERRED, "superseded");
+    solo.pass(59_600); // inside the skew of its deadline
+    assert_eq!(acks(&solo.input(offer(3, [item.clone()])))[0].1, DEFERRED, "about to expire");
+    let resolution = Resolution::Applied;
+    solo.input(Input::Resolve { ticket: Ticket(1), number: 1, resolution });
+    assert_eq!(acks(&solo.input(offer(4, [item]))), [(4, APPLIED, None)]);
+}

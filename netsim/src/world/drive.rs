@@ -138,7 +138,11 @@ impl World {
                 let sync = step.needs_sync();
                 self.durable(n, clock, sync, step);
             }
-            // CR-1: a failed commit ends the process, its outputs are never seen.
+            // CR-1: a failed commit ends the process. Its outputs are never seen, and what was to
+            // follow it is never written.
+            if let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) {
+                live.flights.clear();
+            }
             let down_ms = self.disk.range(1, self.options.restart_ms_max.max(1));
             return self.kill(n, Some(down_ms));
         }
