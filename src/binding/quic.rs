@@ -127,11 +127,12 @@ async fn drive(
     let input = Input::SessionUp { session, peer: peer.clone(), window };
     context.calls.send(Call::Input(input)).await.map_err(|_| SessionError::Stopping)?;
     known.send_replace(true);
-    write(connection, outbox, limits, &context.router).await
+    write(connection, peer, outbox, limits, &context.router).await
 }
 
 async fn write(
     connection: &quinn::Connection,
+    peer: &AgentId,
     mut outbox: SessionOutbox,
     limits: HelloLimits,
     router: &Router,
@@ -145,7 +146,7 @@ async fn write(
         for frame in item.into_frames() {
             if let Err(error) = send_frame(connection, &frame).await {
                 return Err(connection.close_reason().map_or_else(
-                    || SessionError::Frame { peer: placeholder(), why: error.to_string() },
+                    || SessionError::Frame { peer: peer.clone(), why: error.to_string() },
                     SessionError::Connection,
                 ));
             }
@@ -154,12 +155,6 @@ async fn write(
     // The session was given up for a newer one.
     connection.close((Close::Replaced as u32).into(), b"replaced by a newer session");
     Err(SessionError::Connection(connection.closed().await))
-}
-
-/// An agent name for an error whose connection tells no more.
-fn placeholder() -> AgentId {
-    // The text is a constant that passes the check.
-    AgentId::new("peer").unwrap_or_else(|_| unreachable!("a constant name is valid"))
 }
 
 /// Packs best-effort obligations into datagrams; what is too large for one goes on a stream.
