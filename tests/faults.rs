@@ -31,6 +31,8 @@ use std::time::Duration;
 const POINTS: std::ops::RangeInclusive<u64> = 1..=12;
 /// Each correction of these tests, in billionths.
 const STEP: i64 = 1_000_000;
+/// Corrections of one test at most: the weight stays above its lower bound.
+const STEPS_MAX: u64 = 450;
 
 async fn open(config: &NodeConfig) -> FjallStore {
     let open =
@@ -61,116 +63,103 @@ fn steps(count: usize) -> Option<i64> {
     Some(500_000_000 - STEP * i64::try_from(count).unwrap())
 }
 
-/// The custodian's store fails at its `point`-th commit.
-async fn custodian_fails(fault: &str, point: u64) {
-    let plan = format!("{fault}@{point}");
+/// The custodian's store fails at each point, on the same store every time.
+async fn custodian_fails(fault: &str) {
     let world = World::new();
-    let (config, bob) = world.configs("", "");
+    let (mut config, bob) = world.configs("", "");
     let b = start(bob).await;
-    let mut a = start_faulty(config, &plan).await;
-    let config = elsewhere(&a);
-    let alice = a.handle();
-    let mut taken = Vec::new();
-    for n in 0..40 {
-        match alice.issue(vec![step(n)]).await {
-            Ok(results) => {
-                assert!(results[0].is_ok(), "{plan}: {results:?}");
-                taken.push(format!("w{n}"));
-            }
-            Err(_) => break,
+    let (mut taken, mut next) = (Vec::new(), 0);
+    for point in POINTS {
+        let plan = format!("{fault}@{point}");
+        let mut a = start_faulty(config, &plan).await;
+        config = elsewhere(&a);
+        let alice = a.handle();
+        while next < STEPS_MAX {
+            let answer = alice.issue(vec![step(next)]).await;
+            next += 1;
+            let Ok(results) = answer else { break };
+            assert!(results[0].is_ok(), "{plan}: {results:?}");
+            taken.push(format!("w{}", next - 1));
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        failed(&mut a, &plan).await;
+        drop(alice);
+        a.stop().await.unwrap();
+        let a = start(config.clone()).await;
+        for name in &taken {
+            ends(&a.handle(), name, Terminal::Applied).await; // or it was answered, and is lost
+        }
+        let found = weight(b.handle().store(), Role::Receiver, "alice", "route").or(steps(0));
+        let why = "what was not durable was never offered, the rest applied once";
+        assert_eq!(found, steps(taken.len()), "{plan}: {why}");
+        a.stop().await.unwrap();
     }
-    let error = tokio::time::timeout(PATIENCE, a.failed())
-        .await
-        .expect("the node ends")
-        .expect_err("by its store");
-    assert!(error.to_string().contains("injected"), "{plan}: {error}");
-    drop(alice);
-    a.stop().await.unwrap();
-    let a = start(config).await;
-    let alice = a.handle();
-    for name in &taken {
-        ends(&alice, name, Terminal::Applied).await; // or it was answered, and is lost
-    }
-    let found = weight(b.handle().store(), Role::Receiver, "alice", "route").or(steps(0));
-    assert_eq!(
-        found,
-        steps(taken.len()),
-        "{plan}: what was not durable was never offered, the rest applied once"
-    );
 }
 
-/// The receiver's store fails at its `point`-th commit.
-async fn receiver_fails(fault: &str, point: u64) {
-    const COUNT: usize = 16;
-    let plan = format!("{fault}@{point}");
+/// The receiver's store fails at each point, on the same store every time.
+async fn receiver_fails(fault: &str) {
     let world = World::new();
-    let (alice, config) = world.configs("", "");
+    let (alice, mut config) = world.configs("", "");
     let a = start(alice).await;
     let alice = a.handle();
-    let mut b = start_faulty(config, &plan).await;
-    let config = elsewhere(&b);
-    connected(&b.handle(), 1).await;
-    for n in 0..COUNT {
-        issue(&alice, step(n as u64)).await;
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let error = tokio::time::timeout(PATIENCE, b.failed())
-        .await
-        .expect("the node ends")
-        .expect_err("by its store");
-    assert!(error.to_string().contains("injected"), "{plan}: {error}");
-    b.stop().await.unwrap();
-    let store = open(&config).await;
-    for n in 0..COUNT {
-        let name = format!("w{n}");
-        if let Some(outcome) = alice.outcome(&ob(&name)).unwrap() {
-            assert_eq!(outcome.terminal, Terminal::Applied, "{plan}: {outcome:?}");
-            assert!(
-                ledger(&store, "alice", &name).is_some(),
-                "{plan}: {name} was acked, and is not durable"
-            );
+    let mut count = 0;
+    for point in POINTS {
+        let plan = format!("{fault}@{point}");
+        let mut b = start_faulty(config, &plan).await;
+        config = elsewhere(&b);
+        // Slower than a commit, so that each has its own.
+        while tokio::time::timeout(Duration::from_millis(8), failed(&mut b, &plan)).await.is_err() {
+            assert!(count < STEPS_MAX, "{plan}: it never failed");
+            issue(&alice, step(count)).await;
+            count += 1;
         }
+        b.stop().await.unwrap();
+        let store = open(&config).await;
+        for name in (0..count).map(|n| format!("w{n}")) {
+            if let Some(outcome) = alice.outcome(&ob(&name)).unwrap() {
+                assert_eq!(outcome.terminal, Terminal::Applied, "{plan}: {outcome:?}");
+                assert!(
+                    ledger(&store, "alice", &name).is_some(),
+                    "{plan}: {name} was acked, and is not durable"
+                );
+            }
+        }
+        drop(store);
+        let b = start(config.clone()).await;
+        for n in 0..count {
+            ends(&alice, &format!("w{n}"), Terminal::Applied).await;
+        }
+        let found = weight(b.handle().store(), Role::Receiver, "alice", "route").or(steps(0));
+        assert_eq!(found, steps(usize::try_from(count).unwrap()), "{plan}: once each");
+        b.stop().await.unwrap();
     }
-    drop(store);
-    let b = start(config).await;
-    for n in 0..COUNT {
-        ends(&alice, &format!("w{n}"), Terminal::Applied).await;
-    }
-    assert_eq!(
-        weight(b.handle().store(), Role::Receiver, "alice", "route"),
-        steps(COUNT),
-        "{plan}: once each"
-    );
+}
+
+/// Waits until the node ends, by its store.
+async fn failed(node: &mut Node, plan: &str) {
+    let ended = tokio::time::timeout(PATIENCE, node.failed()).await.expect("the node ends");
+    let error = ended.expect_err("by its store");
+    assert!(error.to_string().contains("injected"), "{plan}: {error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cr1_a_failing_sync_of_the_custodian_loses_nothing_that_was_answered() {
-    for point in POINTS {
-        custodian_fails("fail", point).await;
-    }
+    custodian_fails("fail").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cr1_a_full_disk_of_the_custodian_loses_nothing_that_was_answered() {
-    for point in POINTS {
-        custodian_fails("full", point).await;
-    }
+    custodian_fails("full").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cr1_a_failing_sync_of_the_receiver_acks_nothing_that_was_not_durable() {
-    for point in POINTS {
-        receiver_fails("fail", point).await;
-    }
+    receiver_fails("fail").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cr1_a_full_disk_of_the_receiver_acks_nothing_that_was_not_durable() {
-    for point in POINTS {
-        receiver_fails("full", point).await;
-    }
+    receiver_fails("full").await;
 }
 
 /// Real processes: one of them dies just before, or just after, each of its first commits; it is

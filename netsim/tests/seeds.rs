@@ -57,12 +57,14 @@ fn seeds_150_to_200() {
 #[test]
 fn seeds_that_found_something() {
     for (seed, transfers) in [
-        (8, 50),    // attempt records left behind after recovery
-        (16, 50),   // a deferral after recovery refunded a retry
-        (98, 50),   // acknowledged escalations stayed for ever
-        (254, 50),  // an intent pruned while its handler was asked
-        (1546, 50), // safe(O) of an id's first life lowered the guard of its second
-        (5463, 60), // pruning forgot ledger entries still on their way to the disk
+        (8, 50),     // attempt records left behind after recovery
+        (16, 50),    // a deferral after recovery refunded a retry
+        (98, 50),    // acknowledged escalations stayed for ever
+        (254, 50),   // an intent pruned while its handler was asked
+        (1546, 50),  // safe(O) of an id's first life lowered the guard of its second
+        (5463, 60),  // pruning forgot ledger entries still on their way to the disk
+        (8896, 60),  // an older obligation's deferred effect happened after a newer one
+        (45763, 80), // an effect in doubt was declined as expired
     ] {
         let report = run(&Options::swarm(seed, transfers));
         assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);

@@ -257,15 +257,15 @@ pub(super) async fn receiver_killed(stage: &mut Stage, tell: &Teller) -> anyhow:
         "the weight is 0.4 and Alice's node still waits; now Bob's process is gone (SIGKILL)",
     );
     stage.link.heal();
+    let restarted = Instant::now();
     stage.bob.start(None)?;
     stage.bob.ready().await?;
-    let restarted = Instant::now();
     applied(&stage.alice.api, &taken.obligation_id).await?;
     let took = ms(restarted);
     let weight = stage.bob.api.weight("receiver", ALICE, "route.killed").await?;
     ensure!(weight == Some(nano(0.4)), "Bob's weight is {weight:?} e-9: applied again");
     tell.sees(&format!(
-        "restarted, Bob's node is offered it again and acknowledges it, {took} ms later"
+        "started again, Bob's node is offered it again and acknowledges it, {took} ms after its start"
     ));
     tell.sees("the weight is still 0.4: there was no second effect");
     Ok(ending(

@@ -1,0 +1,326 @@
+//! Calls into a running node.
+
+use crate::binding::http::{HttpPeers, OfferReply};
+use crate::clock::Clock;
+use crate::config::NodeConfig;
+use crate::driver::{Call, Input, Shared};
+use crate::router::Router;
+use crate::store::Storage;
+use crate::telemetry::Metrics;
+use proto::ack::CustodyAck;
+use proto::custodian::Draft;
+use proto::custody::{IssueResult, OperatorResult};
+use proto::event::Event;
+use proto::id::{AgentId, ObligationId};
+use proto::obligation::Obligation;
+use proto::record::{Outcome, Resolution};
+use proto::store::{Read, Table};
+use proto::time::Time;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+/// Why a call did nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The input queue is full, or the pending set is still being loaded.
+    #[error("the node is busy; try again in {retry_after_ms} ms")]
+    Busy {
+        /// When to come back, in milliseconds.
+        retry_after_ms: u64,
+    },
+    /// The node is stopping, or has stopped.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+/// What is known of one peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PeerStatus {
+    /// Its identity.
+    pub id: AgentId,
+    /// Whether a session is up.
+    pub connected: bool,
+    /// How many are.
+    pub sessions: usize,
+    /// Where it is dialled.
+    pub address: Option<String>,
+}
+
+/// A pending obligation, as asked for by id.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PendingView {
+    /// The obligation.
+    pub obligation: Obligation,
+    /// Retries made.
+    pub retries: u32,
+    /// Whether its receiver deferred it.
+    pub deferred: bool,
+}
+
+/// A hung bell, taken down also when its waiter gives up.
+struct Bell<'a> {
+    router: &'a Router,
+    id: &'a ObligationId,
+    bell: Arc<tokio::sync::Notify>,
+}
+
+impl Drop for Bell<'_> {
+    fn drop(&mut self) {
+        self.router.drop_bell(self.id, &self.bell);
+    }
+}
+
+/// Calls into a running node.
+#[derive(Clone, Debug)]
+pub struct NodeHandle {
+    pub(super) calls: mpsc::Sender<Call>,
+    pub(super) router: Arc<Router>,
+    pub(super) storage: Arc<dyn Storage>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) config: Arc<NodeConfig>,
+    pub(super) http: Arc<HttpPeers>,
+    pub(super) quic_address: SocketAddr,
+}
+
+impl std::fmt::Debug for dyn Storage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Storage")
+    }
+}
+
+impl std::fmt::Debug for dyn Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+impl NodeHandle {
+    /// Issues obligations; returns after they are durable, one result each (AB-1).
+    ///
+    /// # Errors
+    /// [`NodeError::Busy`] while loading or when the queue is full, [`NodeError::Stopping`].
+    pub async fn issue(&self, drafts: Vec<Draft>) -> Result<Vec<IssueResult>, NodeError> {
+        if !self.shared.recovered.load(Ordering::SeqCst) {
+            return Err(self.busy());
+        }
+        let (reply, ticket) = oneshot::channel();
+        self.try_call(Call::Issue { drafts, reply })?;
+        let results = ticket.await.map_err(|_| NodeError::Stopping)?;
+        results.await.map_err(|_| NodeError::Stopping)
+    }
+
+    /// Waits for a transfer's end. `None` at the timeout, or if the id is not known here.
+    ///
+    /// # Errors
+    /// [`NodeError::Stopping`] if the store cannot be read any more.
+    pub async fn wait(
+        &self,
+        id: &ObligationId,
+        timeout: Duration,
+    ) -> Result<Option<Outcome>, NodeError> {
+        let bell = Bell { router: &self.router, id, bell: self.router.terminal_bell(id) };
+        // Looked up after the bell is hung, so that no end falls between.
+        let outcome = self.outcome(id)?;
+        if outcome.is_some() {
+            return Ok(outcome);
+        }
+        let _ = tokio::time::timeout(timeout, bell.bell.notified()).await;
+        self.outcome(id)
+    }
+
+    /// The terminal outcome of an id, if its transfer ended.
+    ///
+    /// # Errors
+    /// [`NodeError::Stopping`] if the store cannot be read any more.
+    pub fn outcome(&self, id: &ObligationId) -> Result<Option<Outcome>, NodeError> {
+        let bytes = self
+            .storage
+            .get(Table::Outcome, id.as_str().as_bytes())
+            .map_err(|_| NodeError::Stopping)?;
+        bytes.map(|bytes| Outcome::decode(&bytes)).transpose().map_err(|_| NodeError::Stopping)
+    }
+
+    /// A pending obligation by id.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn status(&self, id: &ObligationId) -> Result<Option<PendingView>, NodeError> {
+        let (reply, answer) = oneshot::channel();
+        self.try_call(Call::Find { id: id.clone(), reply })?;
+        let found = answer.await.map_err(|_| NodeError::Stopping)?;
+        Ok(found.map(|(obligation, retries, deferred)| PendingView {
+            obligation,
+            retries,
+            deferred,
+        }))
+    }
+
+    /// Acknowledges an escalation.
+    ///
+    /// # Errors
+    /// [`NodeError`]; the inner result says if there is none.
+    pub async fn ack_escalation(&self, id: ObligationId) -> Result<OperatorResult, NodeError> {
+        let (reply, ticket) = oneshot::channel();
+        self.try_call(Call::AckEscalation { id, reply })?;
+        let result = ticket
+            .await
+            .map_err(|_| NodeError::Stopping)?
+            .await
+            .map_err(|_| NodeError::Stopping)?;
+        self.count_open_escalations();
+        Ok(result)
+    }
+
+    /// Resolves a reconciliation item.
+    ///
+    /// # Errors
+    /// [`NodeError`]; the inner result says if it cannot be resolved so.
+    pub async fn resolve(
+        &self,
+        number: u64,
+        resolution: Resolution,
+    ) -> Result<OperatorResult, NodeError> {
+        let (reply, ticket) = oneshot::channel();
+        self.try_call(Call::Resolve { number, resolution, reply })?;
+        ticket.await.map_err(|_| NodeError::Stopping)?.await.map_err(|_| NodeError::Stopping)
+    }
+
+    /// Offers an obligation on behalf of an HTTP peer that has authenticated itself.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn offer(
+        &self,
+        peer: AgentId,
+        obligation: Obligation,
+    ) -> Result<OfferReply, NodeError> {
+        let Some(http) = self.http.get(&peer) else {
+            let text = proto::ack::Reason::new("not a peer of the HTTP binding");
+            return Ok(OfferReply::Refused {
+                code: proto::frame::RefuseCode::Unauthorized,
+                retry_after_ms: 0,
+                text,
+            });
+        };
+        http.offer(&obligation).await.ok_or(NodeError::Stopping)
+    }
+
+    /// Takes custody acks of an HTTP peer that has authenticated itself.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn acks(&self, peer: AgentId, acks: Vec<CustodyAck>) -> Result<(), NodeError> {
+        self.try_call(Call::Input(Input::Acks { peer, acks }))
+    }
+
+    fn try_call(&self, call: Call) -> Result<(), NodeError> {
+        self.calls.try_send(call).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => self.busy(),
+            mpsc::error::TrySendError::Closed(_) => NodeError::Stopping,
+        })
+    }
+
+    fn busy(&self) -> NodeError {
+        NodeError::Busy { retry_after_ms: self.config.custody.refuse_retry_after_ms }
+    }
+
+    /// Durable state, for reading.
+    #[must_use]
+    pub fn store(&self) -> &dyn Read {
+        &*self.storage
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub const fn config(&self) -> &Arc<NodeConfig> {
+        &self.config
+    }
+
+    /// Events from now on.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
+        self.router.subscribe()
+    }
+
+    /// The metrics.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.router.metrics
+    }
+
+    /// The configured peers, and whether they are there.
+    #[must_use]
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        let status = |peer: &crate::config::PeerConfig| {
+            let sessions = self.router.session_count(&peer.id);
+            let address = peer.address.as_ref().map(|address| address.as_str().to_owned());
+            PeerStatus { id: peer.id.clone(), connected: sessions > 0, sessions, address }
+        };
+        self.config.peers.iter().map(status).collect()
+    }
+
+    /// Bytes that wait to be sent to a peer.
+    #[must_use]
+    pub fn queued_bytes(&self, peer: &AgentId) -> usize {
+        self.router.queued_bytes(peer)
+    }
+
+    /// Pending transfers, as of the last commit.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.shared.pending.load(Ordering::Relaxed)
+    }
+
+    /// Whether the node can take obligations.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn readiness(&self) -> Result<(), String> {
+        if self.shared.stopping.load(Ordering::SeqCst) {
+            return Err("the node is stopping".to_owned());
+        }
+        if !self.shared.recovered.load(Ordering::SeqCst) {
+            return Err("the pending set is being loaded".to_owned());
+        }
+        let open = self.router.metrics.escalations_open.get();
+        if u64::try_from(open).unwrap_or(0) >= self.config.custody.escalations_max {
+            return Err(format!("{open} escalations await acknowledgement, the limit"));
+        }
+        Ok(())
+    }
+
+    /// Now, by the node's clock.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// The UDP address of the QUIC endpoint.
+    #[must_use]
+    pub const fn quic_address(&self) -> SocketAddr {
+        self.quic_address
+    }
+
+    pub(super) fn count_open_escalations(&self) {
+        let mut open = 0i64;
+        let mut from = bytes::Bytes::new();
+        while let Ok(page) = self.storage.scan(Table::Escalation, &from, 1024) {
+            let Some((last, _)) = page.last() else { break };
+            from = proto::record::num_key(
+                proto::record::key_num(last).unwrap_or(u64::MAX).saturating_add(1),
+            );
+            let unseen = page.iter().filter(|(_, value)| {
+                serde_json::from_slice::<proto::record::Escalation>(value)
+                    .is_ok_and(|e| e.acknowledged_at_ms.is_none())
+            });
+            open += i64::try_from(unseen.count()).unwrap_or(0);
+        }
+        self.router.metrics.escalations_open.set(open);
+    }
+}
