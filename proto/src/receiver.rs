@@ -28,6 +28,9 @@ pub(crate) const EXPIRY_BUCKET_MS: u64 = 60_000;
 pub(crate) struct Receiver {
     deciding: BTreeMap<(AgentId, ObligationId), Waiting>,
     peers: BTreeMap<AgentId, PeerLoad>,
+    /// Whether the handlers were asked again, after the start, for every effect that may have
+    /// happened before it.
+    settled: bool,
 }
 
 /// Who waits for a decision.
@@ -120,8 +123,21 @@ impl Receiver {
             waiting.offer = Some(offer);
             return Ok(Disposition::Deciding);
         }
+        let in_doubt = intent.as_ref().is_some_and(|(intent, _)| intent.in_doubt);
+        if in_doubt || (intent.is_some() && !self.settled) {
+            // The effect may have happened: neither the clock nor a newer decision may say it did
+            // not.
+            let reason = Some(Reason::new("waits for reconciliation"));
+            return Ok(Disposition::Ack(AckStatus::Deferred, reason));
+        }
         if expired(ctx, settings, &obligation) {
-            return Ok(Disposition::Ack(AckStatus::Declined, Some(Reason::EXPIRED)));
+            let reason = Some(Reason::EXPIRED);
+            if intent.is_some() {
+                // Deferred until now, and asked for no more.
+                ctx.remove(Table::Intent, issued_key(peer, &obligation.id));
+                record(ctx, settings, peer, &obligation, AckStatus::Declined, reason.clone());
+            }
+            return Ok(Disposition::Ack(AckStatus::Declined, reason));
         }
         let judged = match registry.judge(&obligation) {
             Ok(judged) => judged,
@@ -130,8 +146,7 @@ impl Receiver {
             }
             Err(error) => return Ok(refuse(ctx, peer, Fault::Malformed, &error.to_string())),
         };
-        let in_doubt = intent.as_ref().is_some_and(|(intent, _)| intent.in_doubt);
-        if !in_doubt && apply::superseded(ctx, &rules.principal, &obligation, &judged)? {
+        if apply::superseded(ctx, &rules.principal, &obligation, &judged)? {
             // Recorded, so that the newer state it rests on is durable before the decline is told,
             // and no handler is asked any more for an effect it deferred.
             if intent.is_some() {

@@ -44,10 +44,6 @@ impl Receiver {
         intent: Option<Intent>,
         (offer, item): ((SessionId, u64), &Bytes),
     ) -> Disposition {
-        if intent.as_ref().is_some_and(|intent| intent.in_doubt) {
-            let reason = Some(Reason::new("waits for reconciliation"));
-            return Disposition::Ack(AckStatus::Deferred, reason);
-        }
         let load = self.peers.entry(peer.clone()).or_default();
         if load.deciding >= settings.deciding_max {
             let why =
@@ -166,7 +162,10 @@ impl Receiver {
         let mut from = Bytes::new();
         loop {
             let records = ctx.store.scan(Table::Intent, &from, SETTLE_PER_SCAN_MAX)?;
-            let Some((last, _)) = records.last() else { return Ok(()) };
+            let Some((last, _)) = records.last() else {
+                self.settled = true;
+                return Ok(());
+            };
             let mut next = last.to_vec();
             next.push(0);
             from = next.into();
