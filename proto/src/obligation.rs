@@ -94,7 +94,8 @@ impl Obligation {
         Ok(())
     }
 
-    /// What is bound to the id: the first 8 bytes of a SHA-256 over kind, target and payload. An id that comes back with another digest was reused, and is not a duplicate.
+    /// What is bound to the id: the first 8 bytes of a SHA-256 over kind, target and payload. An id
+    /// that comes back with another digest was reused, and is not a duplicate.
     /// Stored on disk, so its definition is part of the format.
     #[must_use]
     pub fn digest(&self) -> u64 {
