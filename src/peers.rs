@@ -77,8 +77,14 @@ impl Dialer {
             let silence = Silence::new();
             let mut session =
                 tokio::spawn(quic::run(self.context.clone(), current.clone(), peer.clone()));
+            // Sampled all along, so that the first retry of an outage already knows of it.
+            let mut look = tokio::time::interval(self.silent_after / 2);
+            look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             let fresh = loop {
                 tokio::select! {
+                    _ = look.tick() => {
+                        silence.lasts(&current, self.silent_after);
+                    }
                     ended = &mut session => {
                         if let Ok(Err(error)) = ended {
                             tracing::info!(%peer, %error, "session ended");
