@@ -47,7 +47,7 @@ pub(crate) enum Call {
     },
     Find {
         id: ObligationId,
-        reply: oneshot::Sender<Option<(Obligation, u32, bool)>>,
+        reply: oneshot::Sender<Option<PendingObligation>>,
     },
     Stop,
 }
@@ -63,6 +63,10 @@ pub enum DriverError {
     /// A read failed.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// The commit thread is gone without an error of its own: it panicked, and what it was handed
+    /// may or may not be on disk.
+    #[error("the commit thread ended; the state in memory is ahead of the disk and is dropped")]
+    CommitThread,
 }
 
 /// What others may know of the driver's state without asking it.
@@ -94,6 +98,8 @@ pub(crate) struct Driver {
 #[derive(Default)]
 struct Open {
     step: Step,
+    /// Answers that may rest on writes not durable yet; told when they are.
+    found: Vec<Found>,
     obligations: usize,
     since: Option<Instant>,
     /// Whether observers were told something that they may act on before this step's commit.
@@ -102,16 +108,33 @@ struct Open {
 
 type Committed = Result<u64, StoreError>;
 
+/// A looked-up obligation, and who asked.
+type Found = (oneshot::Sender<Option<PendingObligation>>, Option<PendingObligation>);
+type PendingObligation = (Obligation, u32, bool);
+
+/// A sealed step on its way to the disk.
+struct Work {
+    step: Step,
+    obligations: usize,
+    found: Vec<Found>,
+}
+
+impl Open {
+    fn is_empty(&self) -> bool {
+        self.step.is_empty() && self.found.is_empty()
+    }
+}
+
 impl Driver {
     /// Runs until [`Call::Stop`] or an error.
     pub(crate) async fn run(mut self) -> Result<(), DriverError> {
-        let (work_tx, work_rx) = std::sync::mpsc::sync_channel::<(Step, usize)>(1);
+        let (work_tx, work_rx) = std::sync::mpsc::sync_channel::<Work>(1);
         let (done_tx, mut done) = mpsc::unbounded_channel::<Committed>();
         let committer = {
             let (store, router) = (self.store.clone(), self.router.clone());
             std::thread::Builder::new().name("abhyasa-commit".into()).spawn(move || {
-                while let Ok((step, obligations)) = work_rx.recv() {
-                    let done = commit(&*store, &router, step, obligations);
+                while let Ok(work) = work_rx.recv() {
+                    let done = commit(&*store, &router, work);
                     let failed = done.is_err();
                     if done_tx.send(done).is_err() || failed {
                         return;
@@ -131,7 +154,7 @@ impl Driver {
 
     async fn turn(
         &mut self,
-        work: &std::sync::mpsc::SyncSender<(Step, usize)>,
+        work: &std::sync::mpsc::SyncSender<Work>,
         done: &mut mpsc::UnboundedReceiver<Committed>,
     ) -> Result<(), DriverError> {
         let mut open = Open::default();
@@ -149,16 +172,18 @@ impl Driver {
             }
             // Under load a window is a few commits and not hundreds. (An obligation counts twice in
             // it: at its issue and at its ack.)
-            let wanted = target.max(self.custody.in_flight() * 2 / 3).min(self.batching.max);
+            // Without load it does not count: offers to a silent peer must hold up no one else.
+            let share = (self.custody.in_flight() * 2 / 3).min(target * target);
+            let wanted = target.max(share).min(self.batching.max);
             let lingered = open.since.is_some_and(|since| since.elapsed() >= self.batching.linger);
             if !committing
-                && !open.step.is_empty()
+                && !open.is_empty()
                 && (open.obligations >= wanted || lingered || stopping)
             {
                 target = next_target(target, wanted, open.obligations, !self.calls.is_empty())
                     .min(self.batching.max);
                 let now = self.clock.now();
-                let Open { mut step, obligations, attested, .. } = std::mem::take(&mut open);
+                let Open { mut step, found, obligations, attested, .. } = std::mem::take(&mut open);
                 self.custody.seal(now, &*self.store, &mut step);
                 self.shared.pending.store(self.custody.pending(), Ordering::Relaxed);
                 self.router
@@ -172,9 +197,12 @@ impl Driver {
                         // wait for our own mark of it.
                         tokio::task::yield_now().await;
                     }
-                    let generation = commit(&*self.store, &self.router, step, obligations)?;
+                    let work = Work { step, obligations, found };
+                    let generation = commit(&*self.store, &self.router, work)?;
                     self.custody.committed(generation);
-                } else if work.send((step, obligations)).is_ok() {
+                } else {
+                    let sent = work.send(Work { step, obligations, found });
+                    sent.map_err(|_| DriverError::CommitThread)?;
                     committing = true;
                 }
                 continue;
@@ -195,9 +223,8 @@ impl Driver {
                 biased;
                 finished = done.recv(), if committing => {
                     committing = false;
-                    if let Some(finished) = finished {
-                        self.custody.committed(finished?);
-                    }
+                    let finished = finished.ok_or(DriverError::CommitThread)?;
+                    self.custody.committed(finished?);
                 }
                 count = self.calls.recv_many(&mut buffer, CALLS_PER_TURN), if open.obligations < self.batching.max && !stopping => {
                     if count == 0 {
@@ -222,7 +249,7 @@ impl Driver {
     fn alarm(&self, open: &Open, committing: bool) -> Option<Duration> {
         let now = self.clock.now();
         let timeout = self.custody.next_timeout().map(|at| Duration::from_millis(at.ms_since(now)));
-        let linger = (!committing && !open.step.is_empty()).then(|| {
+        let linger = (!committing && !open.is_empty()).then(|| {
             self.batching.linger.saturating_sub(open.since.map_or(Duration::ZERO, |s| s.elapsed()))
         });
         timeout.into_iter().chain(linger).min()
@@ -270,7 +297,10 @@ impl Driver {
             }
             Call::Find { id, reply } => {
                 let now = self.clock.now();
-                let _ = reply.send(self.custody.find_pending(now, &*self.store, &id)?);
+                let found = self.custody.find_pending(now, &*self.store, &id)?;
+                open.found.push((reply, found));
+                open.obligations += 1;
+                open.since.get_or_insert_with(Instant::now);
             }
             Call::Stop => return Ok(true),
         }
@@ -286,7 +316,7 @@ fn next_target(target: usize, wanted: usize, had: usize, more: bool) -> usize {
     } else if had * 8 < target {
         had.max(1)
     } else {
-        had.max(target - target / 4).max(1)
+        had.max(target - target.div_ceil(4)).max(1)
     }
 }
 
@@ -302,7 +332,8 @@ fn weight(input: &Input) -> usize {
     }
 }
 
-fn commit(store: &dyn Storage, router: &Router, step: Step, obligations: usize) -> Committed {
+fn commit(store: &dyn Storage, router: &Router, work: Work) -> Committed {
+    let Work { step, obligations, found } = work;
     let generation = step.generation();
     if step.needs_commit() {
         let begun = Instant::now();
@@ -316,6 +347,9 @@ fn commit(store: &dyn Storage, router: &Router, step: Step, obligations: usize) 
         router.dispatch(outputs);
     } else {
         router.dispatch(step.commit(|_| Ok::<(), StoreError>(()))?);
+    }
+    for (reply, found) in found {
+        let _ = reply.send(found);
     }
     Ok(generation)
 }
@@ -343,5 +377,9 @@ mod tests {
         assert_eq!(next_target(4096, 4096, 1000, false), 3072);
         assert_eq!(next_target(4096, 4096, 1, false), 1, "falls at once when the load is gone");
         assert_eq!(next_target(1, 1, 1, false), 1);
+        for start in 1..100 {
+            let fallen = (0..20).fold(start, |target, _| next_target(target, target, 1, false));
+            assert_eq!(fallen, 1, "one at a time after batches of {start} waits for nothing");
+        }
     }
 }

@@ -10,6 +10,7 @@
 
 mod common;
 
+use abhyasa::DriverError;
 use abhyasa::config::NodeConfig;
 use abhyasa::demo::api::{nano, text};
 use abhyasa::demo::stage::{ALICE, BOB, NodeProcess, Stage};
@@ -364,7 +365,15 @@ async fn ps1_no_issue_is_answered_and_no_offer_leaves_before_its_commit_has_retu
             panic!("{frame:?} left before the commit");
         }
         assert!(!issuing.is_finished(), "answered before the commit");
+        // Asking for it finds it in memory, and is not told of it either.
+        let asking = tokio::spawn({
+            let (handle, id) = (handle.clone(), ob(&name(0)));
+            async move { handle.status(&id).await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!asking.is_finished(), "a look-up told of it before the commit");
         gate.set(true);
+        assert!(asking.await.unwrap().unwrap().is_some());
         assert!(issuing.await.unwrap().unwrap().iter().all(Result::is_ok));
         let mut offered = 0;
         while offered < count {
@@ -379,4 +388,46 @@ async fn ps1_no_issue_is_answered_and_no_offer_leaves_before_its_commit_has_retu
             ends(&handle, &name(n), Terminal::Applied).await;
         }
     }
+}
+
+/// A store that panics in its first commit of more than a few writes.
+struct Panicking(FjallStore);
+
+impl Read for Panicking {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.0.get(table, key)
+    }
+    fn scan(
+        &self,
+        table: Table,
+        from: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        self.0.scan(table, from, limit)
+    }
+    fn last(&self, table: Table) -> Result<Option<(Bytes, Bytes)>, ReadError> {
+        self.0.last(table)
+    }
+}
+
+impl Storage for Panicking {
+    fn commit(&self, writes: &[Write], sync: bool) -> Result<(), StoreError> {
+        assert!(writes.len() < 20, "a commit that panics on purpose");
+        self.0.commit(writes, sync)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cr1_a_commit_that_panics_ends_the_node_and_answers_nobody() {
+    let world = World::new();
+    let config = world.config("alice", &peer_toml("bob", None));
+    let store = Arc::new(Panicking(open(&config).await));
+    let mut node = Builder::new(config).storage(store).start().await.unwrap();
+    let handle = node.handle();
+    ready(&handle).await;
+    let drafts = (0..40).map(|n| revoke(&format!("p-{n}"), "bob", &format!("s-{n}"))).collect();
+    assert!(handle.issue(drafts).await.is_err(), "answered, and not on disk");
+    let ended = tokio::time::timeout(PATIENCE, node.failed()).await.unwrap();
+    assert!(matches!(ended, Err(DriverError::CommitThread)), "{ended:?}");
+    assert!(handle.issue(vec![revoke("later", "bob", "s")]).await.is_err());
 }

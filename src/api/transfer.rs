@@ -15,10 +15,6 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
-/// How long an id that is neither pending nor ended may be between the two: ended, and its commit
-/// not yet on disk.
-const SETTLE: Duration = Duration::from_millis(100);
-
 /// A custody transfer of this node. Times are RFC 3339.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TransferView {
@@ -207,8 +203,9 @@ pub(crate) async fn status(
             return Ok(Json(StatusView::Receiver(view)));
         }
     }
-    let outcome = app.node.wait(&id, SETTLE).await?.ok_or_else(|| unknown(&id))?;
-    Ok(Json(StatusView::Custodian(TransferView::ended(id.as_str(), &outcome))))
+    // Ended meanwhile? The node answers "not pending" only when what ended it is on disk.
+    let view = outcome_of(app.node.store(), &id)?.ok_or_else(|| unknown(&id))?;
+    Ok(Json(StatusView::Custodian(view)))
 }
 
 fn unknown(id: &ObligationId) -> ApiError {
@@ -235,8 +232,7 @@ impl App {
             return Ok(TransferView::pending(&obligation, None, retries, deferred));
         }
         // It ended between the two questions.
-        let ended = self.node.wait(id, SETTLE).await?;
-        ended.map(|outcome| TransferView::ended(id.as_str(), &outcome)).ok_or_else(|| unknown(id))
+        outcome_of(self.node.store(), id)?.ok_or_else(|| unknown(id))
     }
 }
 
