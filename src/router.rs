@@ -12,12 +12,14 @@ use proto::step::{Output, SessionId, Ticket};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Notify, broadcast, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot};
 
 /// Events a slow observer may be behind before it is told that it lost some.
 const EVENTS_BEHIND_MAX: usize = 4096;
 /// Acks by id in one frame: three names and a reason each, at their longest, fit.
 const ACKS_PER_FRAME_MAX: usize = FRAME_LEN_MAX / (4 * ID_LEN_MAX + REASON_LEN_MAX);
+/// Best-effort obligations on their way to an external handler. Further ones are dropped.
+const INFORMS_MAX: usize = 1024;
 /// Ack ranges in one frame.
 const RANGES_PER_FRAME_MAX: usize = 2048;
 
@@ -163,8 +165,8 @@ impl SessionOutbox {
 /// An effect to ask of an external handler.
 #[derive(Debug)]
 pub(crate) enum HandlerJob {
-    Decide { issuer: AgentId, obligation: Bytes, in_doubt: bool },
-    Inform { issuer: AgentId, obligation: Bytes },
+    Decide { issuer: AgentId, obligation: Bytes, in_doubt: bool, deferred: bool },
+    Inform { issuer: AgentId, obligation: Bytes, permit: OwnedSemaphorePermit },
 }
 
 #[derive(Debug)]
@@ -191,12 +193,13 @@ pub(crate) struct Router {
     next_session: AtomicU64,
     events: broadcast::Sender<Arc<Event>>,
     handlers: mpsc::UnboundedSender<HandlerJob>,
+    informs: Arc<Semaphore>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Router {
     pub(crate) fn new(metrics: Arc<Metrics>) -> (Self, mpsc::UnboundedReceiver<HandlerJob>) {
-        // Bounded by `deciding_max` of each peer, in the core.
+        // Bounded by `deciding_max` of each peer, in the core, and by `INFORMS_MAX`.
         let (handlers, jobs) = mpsc::unbounded_channel();
         let router = Self {
             sessions: Mutex::default(),
@@ -207,6 +210,7 @@ impl Router {
             next_session: AtomicU64::new(1),
             events: broadcast::channel(EVENTS_BEHIND_MAX).0,
             handlers,
+            informs: Arc::new(Semaphore::new(INFORMS_MAX)),
             metrics,
         };
         (router, jobs)
@@ -346,11 +350,18 @@ impl Router {
                         bell.notify_one();
                     }
                 }
-                Output::Decide { issuer, obligation, in_doubt } => {
-                    let _ = self.handlers.send(HandlerJob::Decide { issuer, obligation, in_doubt });
+                Output::Decide { issuer, obligation, in_doubt, deferred } => {
+                    let job = HandlerJob::Decide { issuer, obligation, in_doubt, deferred };
+                    let _ = self.handlers.send(job);
                 }
                 Output::Inform { issuer, obligation } => {
-                    let _ = self.handlers.send(HandlerJob::Inform { issuer, obligation });
+                    // Best effort: beyond the limit the handler is not told.
+                    if let Ok(permit) = self.informs.clone().try_acquire_owned() {
+                        let _ =
+                            self.handlers.send(HandlerJob::Inform { issuer, obligation, permit });
+                    } else {
+                        self.metrics.best_effort_dropped.inc();
+                    }
                 }
                 Output::Issued { ticket, results } => {
                     let taken = results

@@ -88,6 +88,7 @@ impl HttpPeer {
             token,
             config: config.clone(),
             permits: Arc::new(Semaphore::new(POSTS_MAX)),
+            acks: Arc::new(Semaphore::new(POSTS_MAX)),
         };
         let served = peer.clone();
         tokio::spawn(async move {
@@ -187,6 +188,7 @@ struct Poster {
     token: Option<String>,
     config: PeerConfig,
     permits: Arc<Semaphore>,
+    acks: Arc<Semaphore>,
 }
 
 impl Poster {
@@ -198,13 +200,19 @@ impl Poster {
         }
     }
 
-    /// One try: the peer's next POST finds the same answer in our ledger.
+    /// One try each, in the background and no more than [`POSTS_MAX`] at once: the peer's next POST
+    /// finds the same answer in our ledger.
     fn ack(&self, acks: Vec<CustodyAck>) {
         let Some(url) = &self.config.custody_ack_endpoint else { return };
         for ack in acks {
+            let Ok(permit) = self.acks.clone().try_acquire_owned() else {
+                tracing::debug!(peer = %self.config.id, "custody ack left for the next POST: {POSTS_MAX} are under way");
+                continue;
+            };
             let request = self.post(url.url()).json(&ack);
             let peer = self.config.id.clone();
             tokio::spawn(async move {
+                let _permit = permit;
                 if let Err(error) = request.send().await {
                     tracing::debug!(%peer, %error, "custody ack not delivered");
                 }
@@ -212,15 +220,17 @@ impl Poster {
         }
     }
 
+    /// One try, dropped while [`POSTS_MAX`] are under way.
     fn best_effort(&self, item: Bytes) {
         let (Some(url), Ok(obligation)) =
             (&self.config.obligation_endpoint, Obligation::decode(&item))
         else {
             return;
         };
-        let (request, permits) = (self.post(url.url()).json(&obligation), self.permits.clone());
+        let Ok(permit) = self.permits.clone().try_acquire_owned() else { return };
+        let request = self.post(url.url()).json(&obligation);
         tokio::spawn(async move {
-            let _permit = permits.acquire_owned().await;
+            let _permit = permit;
             let _ = request.send().await;
         });
     }
