@@ -9,7 +9,7 @@ use crate::id::{AgentId, ObligationId};
 use crate::store::{Read, ReadError, Table, Write};
 use crate::time::Time;
 use bytes::Bytes;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// One connection with an authenticated peer, numbered by the driver and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,6 +98,9 @@ pub enum Output {
         obligation: Bytes,
         /// Whether an earlier call may have had its effect: ask for its status first.
         in_doubt: bool,
+        /// Whether its last word was that the effect had not happened yet: one that has no status
+        /// query may then be asked for the effect again.
+        deferred: bool,
     },
     /// Hand a best-effort obligation to the external handler of its kind; nobody waits.
     Inform {
@@ -215,7 +218,17 @@ impl Step {
             items,
         }));
         let mut by_session: BTreeMap<SessionId, Vec<AckRun>> = BTreeMap::new();
-        for ((session, status, reason), (acked_at, refs)) in acks {
+        // An offer that came twice may have been answered twice, but a reference is in one run of a
+        // frame: the most final answer, which is the first in order of status.
+        let mut told: BTreeSet<(SessionId, u64)> = BTreeSet::new();
+        let several = acks.len() > 1;
+        for ((session, status, reason), (acked_at, mut refs)) in acks {
+            if several {
+                refs.retain(|reference| told.insert((session, *reference)));
+            }
+            if refs.is_empty() {
+                continue;
+            }
             let refs = RefRange::collect(refs);
             by_session.entry(session).or_default().push(AckRun { status, acked_at, reason, refs });
         }
