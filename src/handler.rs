@@ -7,11 +7,13 @@
 //! cannot say is never guessed: it goes to reconciliation.
 
 use crate::binding::http::issuer_header;
+use crate::clock::Clock;
 use crate::config::{HandlerConfig, NodeConfig, WebhookConfig, read_token};
 use crate::driver::{Call, Input};
 use crate::router::HandlerJob;
 use bytes::Bytes;
 use proto::ack::Reason;
+use proto::backoff::Backoff;
 use proto::id::{AgentId, Kind};
 use proto::obligation::Obligation;
 use proto::receiver::Decision;
@@ -21,8 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
-/// Webhook calls under way at once, over all kinds.
+/// Webhook calls of one kind under way at once.
 const CALLS_MAX: usize = 64;
+/// How often the status of an effect in doubt is asked for while the handler is away.
+const QUERY_BACKOFF: Backoff = Backoff { base_ms: 200, cap_ms: 5_000, jitter_permille: 200 };
+const NO_HANDLER: &str = "no handler for this kind any more";
 /// Bytes of a handler's answer that are read.
 const ANSWER_LEN_MAX: usize = 16 * 1024;
 
@@ -32,6 +37,7 @@ struct Webhook {
     config: WebhookConfig,
     token: Option<String>,
     client: reqwest::Client,
+    permits: Semaphore,
 }
 
 /// Why the handlers cannot be set up.
@@ -51,7 +57,7 @@ pub enum HandlerError {
 pub(crate) struct Handlers {
     webhooks: Arc<BTreeMap<Kind, Webhook>>,
     calls: mpsc::Sender<Call>,
-    permits: Arc<Semaphore>,
+    clock: Arc<dyn Clock>,
 }
 
 #[derive(serde::Deserialize)]
@@ -69,6 +75,8 @@ enum Called {
     Unknown,
     /// It was never reached: no effect can have happened.
     NotReached(String),
+    /// It takes no calls for now.
+    Busy(String),
     /// It may have been reached.
     Unclear(String),
 }
@@ -77,6 +85,7 @@ impl Handlers {
     pub(crate) fn new(
         config: &NodeConfig,
         calls: mpsc::Sender<Call>,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self, HandlerError> {
         let mut webhooks = BTreeMap::new();
         for (kind, kind_config) in &config.kinds {
@@ -86,39 +95,41 @@ impl Handlers {
                 .redirect(reqwest::redirect::Policy::none())
                 .build()?;
             let token = webhook.token_file.as_deref().map(read_token).transpose()?;
-            webhooks.insert(kind.clone(), Webhook { config: webhook.clone(), token, client });
+            let (config, permits) = (webhook.clone(), Semaphore::new(CALLS_MAX));
+            webhooks.insert(kind.clone(), Webhook { config, token, client, permits });
         }
-        Ok(Self {
-            webhooks: Arc::new(webhooks),
-            calls,
-            permits: Arc::new(Semaphore::new(CALLS_MAX)),
-        })
+        Ok(Self { webhooks: Arc::new(webhooks), calls, clock })
     }
 
-    /// Takes jobs until the router is gone.
+    /// Takes jobs until the router is gone. Jobs are bounded where they are made; the calls under
+    /// way are bounded for each kind, so that one slow handler holds up no other.
     pub(crate) async fn run(self, mut jobs: mpsc::UnboundedReceiver<HandlerJob>) {
         while let Some(job) = jobs.recv().await {
-            let Ok(permit) = self.permits.clone().acquire_owned().await else { return };
             let handlers = self.clone();
             tokio::spawn(async move {
                 match job {
-                    HandlerJob::Decide { issuer, obligation, in_doubt } => {
-                        handlers.decide(issuer, &obligation, in_doubt).await;
+                    HandlerJob::Decide { issuer, obligation, in_doubt, deferred } => {
+                        handlers.decide(issuer, &obligation, in_doubt, deferred).await;
                     }
-                    HandlerJob::Inform { issuer, obligation } => {
-                        handlers.inform(&issuer, &obligation).await
+                    HandlerJob::Inform { issuer, obligation, permit } => {
+                        handlers.inform(&issuer, &obligation).await;
+                        drop(permit);
                     }
                 }
-                drop(permit);
             });
         }
     }
 
-    async fn decide(&self, issuer: AgentId, bytes: &Bytes, in_doubt: bool) {
+    async fn decide(&self, issuer: AgentId, bytes: &Bytes, in_doubt: bool, deferred: bool) {
         let Ok(obligation) = Obligation::decode(bytes) else { return };
         let decision = match self.webhooks.get(&obligation.kind) {
-            None => Decision::NotReached(Reason::new("no handler for this kind any more")),
-            Some(webhook) => webhook.settle(&issuer, &obligation, in_doubt).await,
+            None if in_doubt && !deferred => Decision::InDoubt(Reason::new(NO_HANDLER)),
+            None => Decision::NotReached(Reason::new(NO_HANDLER)),
+            Some(webhook) => {
+                // Without a status query, its own word that nothing happened yet is what counts.
+                let ask = in_doubt && (webhook.config.query || !deferred);
+                webhook.settle(&issuer, &obligation, ask, &*self.clock).await
+            }
         };
         let _ = self
             .calls
@@ -136,27 +147,54 @@ impl Handlers {
 
 impl Webhook {
     /// Gets a decision without ever asking twice for an effect that may have happened.
-    async fn settle(&self, issuer: &AgentId, obligation: &Obligation, in_doubt: bool) -> Decision {
+    async fn settle(
+        &self,
+        issuer: &AgentId,
+        obligation: &Obligation,
+        in_doubt: bool,
+        clock: &dyn Clock,
+    ) -> Decision {
         if in_doubt {
-            match self.query(obligation).await {
+            match self.query_until_deadline(obligation, clock).await {
                 Called::Decided(decision) => return decision,
                 Called::Unknown => {}
-                Called::NotReached(why) => return Decision::NotReached(Reason::new(why)),
-                Called::Unclear(why) => return Decision::InDoubt(Reason::new(why)),
+                Called::NotReached(why) | Called::Busy(why) | Called::Unclear(why) => {
+                    return Decision::InDoubt(Reason::new(why));
+                }
             }
         }
         match self.post(issuer, obligation).await {
             Called::Decided(decision) => decision,
             Called::NotReached(why) => Decision::NotReached(Reason::new(why)),
+            Called::Busy(why) => Decision::Deferred(Some(Reason::new(why))),
             Called::Unknown => Decision::InDoubt(Reason::new("the handler answered 404 to a POST")),
-            Called::Unclear(why) => match self.query(obligation).await {
+            Called::Unclear(why) => match self.query_until_deadline(obligation, clock).await {
                 Called::Decided(decision) => decision,
                 Called::Unknown => Decision::NotReached(Reason::new(why)),
-                // Not reached now, though it may have been before: the intent stands, and the next
-                // offer asks for the status first.
-                Called::NotReached(_) => Decision::Deferred(Some(Reason::new(why))),
-                Called::Unclear(_) => Decision::InDoubt(Reason::new(why)),
+                Called::NotReached(_) | Called::Busy(_) | Called::Unclear(_) => {
+                    Decision::InDoubt(Reason::new(why))
+                }
             },
+        }
+    }
+
+    /// Asks for the status of an effect that may have happened, again while the handler is away and
+    /// the deadline has not passed. Meanwhile the obligation counts as being decided, and nobody
+    /// declines it.
+    async fn query_until_deadline(&self, obligation: &Obligation, clock: &dyn Clock) -> Called {
+        let mut tries = 0;
+        loop {
+            let called = self.query(obligation).await;
+            if !matches!(called, Called::NotReached(_) | Called::Busy(_)) {
+                return called;
+            }
+            if clock.now() >= obligation.deadline_at() {
+                return called;
+            }
+            let left = obligation.deadline_at().ms_since(clock.now());
+            let wait = QUERY_BACKOFF.delay_ms(tries, obligation.digest()).min(left.max(1));
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            tries = tries.saturating_add(1);
         }
     }
 
@@ -182,6 +220,9 @@ impl Webhook {
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Called {
+        let Ok(_permit) = self.permits.acquire().await else {
+            return Called::NotReached("the node is stopping".to_owned());
+        };
         let request = match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
@@ -198,9 +239,7 @@ impl Webhook {
             return Called::Unknown;
         }
         if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            return Called::Decided(Decision::Deferred(Some(Reason::new(format!(
-                "handler answered {status}"
-            )))));
+            return Called::Busy(format!("handler answered {status}"));
         }
         if !status.is_success() {
             return Called::Unclear(format!("handler answered {status}"));

@@ -195,7 +195,7 @@ impl Builder {
         let router = Arc::new(router);
         let (calls, rx) = mpsc::channel(config.store.input_queue_max);
         let shared = Arc::new(Shared::default());
-        let handlers = Handlers::new(&config, calls.clone())?;
+        let handlers = Handlers::new(&config, calls.clone(), clock.clone())?;
         let driver = Driver {
             custody,
             store: storage.clone(),

@@ -349,6 +349,45 @@ async fn ab3_what_nobody_can_say_is_reconciled_by_a_person() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab3_an_effect_nobody_answers_for_is_asked_for_until_the_deadline_and_never_declined() {
+    let world = World::new();
+    let (service, at) = Service::start().await;
+    let (a, b) = world.pair("", &handler(at, "")).await;
+    let (alice, bob) = (a.handle(), b.handle());
+    service.set(Mood::Gone);
+    // One whose handler comes back in time, one whose handler does not.
+    issue(&alice, due(revoke("r", "bob", "calendar"), 60)).await;
+    eventually("a second query", async || (*service.queries.lock().unwrap() >= 2).then_some(()))
+        .await;
+    service.set(Mood::Applies);
+    ends(&alice, "r", Terminal::Applied).await;
+    service.set(Mood::Gone);
+    issue(&alice, due(revoke("s", "bob", "mail"), 2)).await;
+    let item = eventually("the item", async || reconcile(&bob, 1)).await;
+    assert_eq!((item.kind, item.obligation_id), (ReconcileKind::InDoubt, ob("s")));
+    ends(&alice, "s", Terminal::Escalated).await;
+    assert_eq!((service.posts_of("r"), service.posts_of("s")), (1, 1), "never asked for twice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn df1_a_handler_without_a_status_query_may_defer_too() {
+    let world = World::new();
+    let (service, at) = Service::start().await;
+    let (a, b) = world.pair("", &handler(at, ", query = false")).await;
+    let alice = a.handle();
+    service.set(Mood::Defers);
+    issue(&alice, revoke("r", "bob", "calendar")).await;
+    eventually("the deferral", async || {
+        alice.status(&ob("r")).await.unwrap().filter(|view| view.deferred && view.retries >= 2)
+    })
+    .await;
+    service.set(Mood::Applies);
+    ends(&alice, "r", Terminal::Applied).await;
+    assert_eq!((*service.queries.lock().unwrap(), service.effects_of("r")), (0, 1));
+    assert!(reconcile(&b.handle(), 1).is_none(), "its word was clear");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ab3_a_restarted_receiver_asks_for_the_status_of_what_was_under_way() {
     let world = World::new();
     let (service, at) = Service::start().await;

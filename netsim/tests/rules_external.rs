@@ -9,7 +9,7 @@ use proto::ack::{AckStatus, Reason};
 use proto::custody::Input;
 use proto::event::Event;
 use proto::receiver::Decision;
-use proto::record::{Intent, Reconcile, ReconcileKind, Resolution, issued_key};
+use proto::record::{Intent, IntentState, Reconcile, ReconcileKind, Resolution, issued_key};
 use proto::step::{Output, Ticket};
 use proto::store::Table;
 use serde_json::json;
@@ -184,7 +184,7 @@ fn ab3_intents_of_what_was_deferred_for_ever_are_forgotten() {
     pair.run_until_quiet();
     let key = issued_key(&agent("a"), &oid("t-1"));
     let intent = Intent::decode(pair.store(1).value(Table::Intent, &key).unwrap()).unwrap();
-    assert!(!intent.in_doubt);
+    assert_eq!(intent.state, IntentState::Deferred);
     pair.run_for(180_000);
     assert!(pair.store(1).is_empty(Table::Intent));
     pair.end();
@@ -236,4 +236,21 @@ fn dc1_what_is_in_doubt_is_not_declined_by_the_clock_or_a_newer_decision() {
     let resolution = Resolution::Applied;
     solo.input(Input::Resolve { ticket: Ticket(1), number: 1, resolution });
     assert_eq!(acks(&solo.input(offer(4, [item]))), [(4, APPLIED, None)]);
+}
+
+#[test]
+fn wr1_a_reference_is_in_one_run_of_an_ack_frame_also_when_its_offer_came_twice() {
+    let mut solo = receiver(&external());
+    let older = Offered::token("t-1", solo.now).sequence(1).encode();
+    solo.input(offer(0, [older.clone()]));
+    solo.input(offer(1, [Offered::token("t-2", solo.now).sequence(2).encode()]));
+    solo.input(decided("t-2", Decision::Applied));
+    // The offer comes a second time, on the same reference, in the step of its deferral.
+    let step = solo.step([decided("t-1", Decision::Deferred(None)), offer(0, [older])]);
+    for output in solo.commit(step) {
+        if let Output::AckRuns { runs, .. } = output {
+            let frame = proto::frame::Frame::AckRuns(runs);
+            assert_eq!(proto::frame::Frame::decode(frame.encode()), Ok(frame));
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::frame::RefuseCode;
 use crate::id::{AgentId, ObligationId};
 use crate::obligation::Obligation;
 use crate::polarity::Registry;
-use crate::record::{Intent, Ledger, issued_key};
+use crate::record::{Intent, IntentState, Ledger, issued_key};
 use crate::settings::Settings;
 use crate::step::{Ctx, Output, SessionId};
 use crate::store::{ReadError, Table};
@@ -28,9 +28,6 @@ pub(crate) const EXPIRY_BUCKET_MS: u64 = 60_000;
 pub(crate) struct Receiver {
     deciding: BTreeMap<(AgentId, ObligationId), Waiting>,
     peers: BTreeMap<AgentId, PeerLoad>,
-    /// Whether the handlers were asked again, after the start, for every effect that may have
-    /// happened before it.
-    settled: bool,
 }
 
 /// Who waits for a decision.
@@ -123,12 +120,15 @@ impl Receiver {
             waiting.offer = Some(offer);
             return Ok(Disposition::Deciding);
         }
-        let in_doubt = intent.as_ref().is_some_and(|(intent, _)| intent.in_doubt);
-        if in_doubt || (intent.is_some() && !self.settled) {
-            // The effect may have happened: neither the clock nor a newer decision may say it did
-            // not.
-            let reason = Some(Reason::new("waits for reconciliation"));
-            return Ok(Disposition::Ack(AckStatus::Deferred, reason));
+        // While the effect may have happened, neither the clock nor a newer decision may say that
+        // it did not.
+        let why = match intent.as_ref().map(|(intent, _)| intent.state) {
+            Some(IntentState::InDoubt) => Some(external::IN_DOUBT),
+            Some(IntentState::Asked) => Some("the handler is asked again after a restart"),
+            Some(IntentState::Deferred) | None => None,
+        };
+        if let Some(why) = why {
+            return Ok(Disposition::Ack(AckStatus::Deferred, Some(Reason::new(why))));
         }
         if expired(ctx, settings, &obligation) {
             let reason = Some(Reason::EXPIRED);
@@ -157,8 +157,8 @@ impl Receiver {
             return Ok(Disposition::Ack(AckStatus::Declined, reason));
         }
         if settings.external.contains(&obligation.kind) {
-            let intent = intent.map(|(intent, _)| intent);
-            return Ok(self.ask(ctx, settings, peer, obligation, intent, (offer, item)));
+            let first = intent.is_none();
+            return Ok(self.ask(ctx, settings, peer, obligation, first, (offer, item)));
         }
         apply::apply(ctx, settings, &rules.principal, &obligation, &judged, true)?;
         record(ctx, settings, peer, &obligation, AckStatus::Applied, None);

@@ -427,10 +427,40 @@ impl Ledger {
 pub struct Intent {
     /// When the offer was taken.
     pub at: Time,
-    /// Whether it waits for a person's decision, since nobody could say if the effect happened.
-    pub in_doubt: bool,
+    /// What is known of the effect.
+    pub state: IntentState,
     /// The obligation as it came.
     pub obligation: Bytes,
+}
+
+/// What is known of an effect asked of an external handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntentState {
+    /// The handler is, or was, being asked: the effect may have happened.
+    Asked,
+    /// The handler said that it has not happened yet, or was not reached.
+    Deferred,
+    /// Nobody could say; a person must.
+    InDoubt,
+}
+
+impl IntentState {
+    const fn code(self) -> u64 {
+        match self {
+            Self::Asked => 0,
+            Self::Deferred => 1,
+            Self::InDoubt => 2,
+        }
+    }
+
+    fn from_code(code: u64) -> Result<Self, CborError> {
+        match code {
+            0 => Ok(Self::Asked),
+            1 => Ok(Self::Deferred),
+            2 => Ok(Self::InDoubt),
+            other => Err(CborError::invalid("intent", format!("state {other}"))),
+        }
+    }
 }
 
 impl Intent {
@@ -438,7 +468,7 @@ impl Intent {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut w = Writer::with_capacity(16 + self.obligation.len());
-        w.array(3).uint(self.at.as_ms()).bool(self.in_doubt).bytes(&self.obligation);
+        w.array(3).uint(self.at.as_ms()).uint(self.state.code()).bytes(&self.obligation);
         w.into_bytes()
     }
 
@@ -450,10 +480,10 @@ impl Intent {
         let mut r = Reader::new(bytes);
         fixed(&mut r, 3)?;
         let at = Time::from_ms(r.uint()?);
-        let in_doubt = r.bool()?;
+        let state = IntentState::from_code(r.uint()?)?;
         let obligation = bytes.slice_ref(r.bytes()?);
         r.end()?;
-        Ok(Self { at, in_doubt, obligation })
+        Ok(Self { at, state, obligation })
     }
 }
 

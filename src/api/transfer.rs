@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
-use proto::record::{Intent, Ledger, Outcome, Terminal, issued_key};
+use proto::record::{Intent, IntentState, Ledger, Outcome, Terminal, issued_key};
 use proto::store::{Read, ReadError, Table};
 use proto::time::Time;
 use serde::{Deserialize, Serialize};
@@ -269,6 +269,9 @@ fn receipt(
         Intent::decode(&bytes).map_err(|error| ReadError::damaged(Table::Intent, error))?;
     let obligation = Obligation::decode(&intent.obligation)
         .map_err(|error| ReadError::damaged(Table::Intent, error))?;
-    let state = if intent.in_doubt { "in_doubt" } else { "deciding" };
+    let state = match intent.state {
+        IntentState::InDoubt => "in_doubt",
+        IntentState::Asked | IntentState::Deferred => "deciding",
+    };
     Ok(Some(view(state, intent.at, obligation.deadline_at(), None)))
 }

@@ -23,6 +23,8 @@ pub enum Mood {
     LosesAnswer,
     /// 503, without an effect.
     Down,
+    /// Applies, and answers 500; then 503 to every query.
+    Gone,
     /// Neither posts nor queries get a usable answer.
     Mute,
 }
@@ -89,7 +91,7 @@ async fn call(State(service): State<Arc<Service>>, headers: HeaderMap, body: Byt
         Mood::Defers => {
             axum::Json(json!({ "status": "deferred", "reason": "later" })).into_response()
         }
-        Mood::LosesAnswer | Mood::Mute => {
+        Mood::LosesAnswer | Mood::Mute | Mood::Gone => {
             effect();
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
@@ -101,6 +103,9 @@ async fn query(State(service): State<Arc<Service>>, Path(id): Path<String>) -> R
     *service.queries.lock().unwrap() += 1;
     if *service.mood.lock().unwrap() == Mood::Mute {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    if *service.mood.lock().unwrap() == Mood::Gone {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
     match service.effects_of(&id) {
         0 => StatusCode::NOT_FOUND.into_response(),

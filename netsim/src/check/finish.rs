@@ -3,7 +3,7 @@
 use super::{Checker, Class};
 use crate::disk::SimStore;
 use proto::custody::Custody;
-use proto::record::{Escalation, Intent, Reconcile, Terminal};
+use proto::record::{Escalation, Intent, IntentState, Reconcile, Terminal};
 use proto::store::Table;
 
 /// A node when a run is over.
@@ -130,7 +130,8 @@ fn left_behind(look: &LastLook<'_>, now: u64, forget_ms: u64) -> Vec<String> {
             }
         }
         for (key, value) in store.iter(Table::Intent) {
-            let waits = Intent::decode(value).is_ok_and(|intent| intent.in_doubt);
+            let waits =
+                Intent::decode(value).is_ok_and(|intent| intent.state == IntentState::InDoubt);
             let named = proto::record::split_issued_key(key);
             if !(waits && named.is_some_and(|(_, id)| asked(&id))) {
                 left.push("an intent is left of an obligation long past its deadline".to_owned());

@@ -225,6 +225,7 @@ fn what_is_visible_before_it_is_durable_fires() {
         issuer: agent("a"),
         obligation: obligation("c-1").encode(),
         in_doubt: false,
+        deferred: false,
     };
     History::new().release(B, T0, &decide).fires("PS-1");
     let issued = proto::custodian::Issued {

@@ -3,8 +3,8 @@
 use crate::cbor::{CborError, Reader, Writer};
 use crate::receiver::{EXPIRY_BUCKET_MS, Receiver};
 use crate::record::{
-    Escalation, Intent, Outcome, Terminal, decode_keys, encode_keys, key_num, num_key, pair_key,
-    to_json,
+    Escalation, Intent, IntentState, Outcome, Terminal, decode_keys, encode_keys, key_num, num_key,
+    pair_key, to_json,
 };
 use crate::settings::Settings;
 use crate::step::Ctx;
@@ -170,7 +170,7 @@ impl Counters {
                 }
                 let intent =
                     ctx.get(Table::Intent, &key)?.and_then(|bytes| Intent::decode(&bytes).ok());
-                if intent.is_some_and(|intent| !intent.in_doubt) {
+                if intent.is_some_and(|intent| intent.state != IntentState::InDoubt) {
                     ctx.remove(Table::Intent, key.clone());
                 }
                 ctx.remove(Table::Ledger, key);

@@ -9,7 +9,7 @@ use crate::event::Fault;
 use crate::id::{AgentId, ObligationId};
 use crate::obligation::Obligation;
 use crate::polarity::Registry;
-use crate::record::{Intent, Reconcile, ReconcileKind, issued_key, split_issued_key};
+use crate::record::{Intent, IntentState, Reconcile, ReconcileKind, issued_key, split_issued_key};
 use crate::settings::Settings;
 use crate::step::{Ctx, Output, SessionId};
 use crate::store::{ReadError, Table};
@@ -17,6 +17,9 @@ use bytes::Bytes;
 
 /// Intents settled per scan at start.
 const SETTLE_PER_SCAN_MAX: usize = 1024;
+
+/// What the custodian hears of an effect that nobody can speak for.
+pub(super) const IN_DOUBT: &str = "waits for reconciliation";
 
 /// What an external handler decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +44,7 @@ impl Receiver {
         settings: &Settings,
         peer: &AgentId,
         obligation: Obligation,
-        intent: Option<Intent>,
+        first: bool,
         (offer, item): ((SessionId, u64), &Bytes),
     ) -> Disposition {
         let load = self.peers.entry(peer.clone()).or_default();
@@ -51,18 +54,18 @@ impl Receiver {
             return refuse(ctx, peer, Fault::Overloaded, &why);
         }
         load.deciding += 1;
-        let in_doubt = intent.is_some();
-        if !in_doubt {
-            let key = issued_key(peer, &obligation.id);
-            let intent = Intent { at: ctx.now, in_doubt: false, obligation: item.clone() };
-            ctx.put(Table::Intent, key.clone(), intent.encode());
+        let key = issued_key(peer, &obligation.id);
+        let intent = Intent { at: ctx.now, state: IntentState::Asked, obligation: item.clone() };
+        ctx.put(Table::Intent, key.clone(), intent.encode());
+        if first {
             forget_later(ctx, settings, &obligation, key);
         }
         self.deciding.entry((peer.clone(), obligation.id)).or_default().offer = Some(offer);
         ctx.step.output(Output::Decide {
             issuer: peer.clone(),
             obligation: item.clone(),
-            in_doubt,
+            in_doubt: !first,
+            deferred: !first,
         });
         Disposition::Deciding
     }
@@ -97,6 +100,7 @@ impl Receiver {
             resolution: None,
             resolved_at_ms: None,
         };
+        let mut state = IntentState::Deferred;
         let (status, reason) = match decision {
             Decision::Applied => {
                 if late {
@@ -118,9 +122,8 @@ impl Receiver {
             }
             Decision::InDoubt(reason) => {
                 filed = Some(file(ReconcileKind::InDoubt, reason.to_string()));
-                let intent = Intent { in_doubt: true, ..intent };
-                ctx.put(Table::Intent, key.clone(), intent.encode());
-                (AckStatus::Deferred, Some(Reason::new("waits for reconciliation")))
+                state = IntentState::InDoubt;
+                (AckStatus::Deferred, Some(Reason::new(IN_DOUBT)))
             }
         };
         if status.is_final() {
@@ -134,6 +137,8 @@ impl Receiver {
             record(ctx, settings, issuer, &obligation, status, reason.clone());
             ctx.remove(Table::Intent, key);
         } else {
+            let intent = Intent { state, ..intent };
+            ctx.put(Table::Intent, key, intent.encode());
             received(ctx, issuer, &obligation, status, reason.clone());
         }
         match offer {
@@ -152,8 +157,8 @@ impl Receiver {
         Ok(filed)
     }
 
-    /// After a start: every intent without a ledger entry may have had its effect. The handler is
-    /// asked for its status first.
+    /// After a start: an effect that was being asked for may have happened. The handler is asked for
+    /// its status first. What it had deferred waits for the next offer.
     pub(crate) fn settle_intents(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -162,10 +167,7 @@ impl Receiver {
         let mut from = Bytes::new();
         loop {
             let records = ctx.store.scan(Table::Intent, &from, SETTLE_PER_SCAN_MAX)?;
-            let Some((last, _)) = records.last() else {
-                self.settled = true;
-                return Ok(());
-            };
+            let Some((last, _)) = records.last() else { return Ok(()) };
             let mut next = last.to_vec();
             next.push(0);
             from = next.into();
@@ -174,7 +176,7 @@ impl Receiver {
                     Intent::decode(&value).map_err(|e| ReadError::damaged(Table::Intent, e))?;
                 let named = split_issued_key(&key)
                     .ok_or_else(|| ReadError::damaged(Table::Intent, "key"))?;
-                if intent.in_doubt
+                if intent.state != IntentState::Asked
                     || !settings.peers.contains_key(&named.0)
                     || self.deciding.contains_key(&named)
                 {
@@ -187,6 +189,7 @@ impl Receiver {
                     issuer,
                     obligation: intent.obligation,
                     in_doubt: true,
+                    deferred: false,
                 });
             }
         }
