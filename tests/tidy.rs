@@ -16,10 +16,18 @@ const RULES: [&str; 17] = [
 /// Lines in one Rust file.
 const FILE_LINES_MAX: usize = 700;
 /// Where code that enforces rules lives.
-const CODE: [&str; 3] = ["proto/src", "src", "netsim/src"];
+const CODE: [&str; 4] = ["proto/src", "src", "netsim/src", "netsim/link/src"];
 /// Where there is Rust.
-const RUST: [&str; 7] =
-    ["proto/src", "src", "netsim/src", "proto/tests", "netsim/tests", "tests", "benches"];
+const RUST: [&str; 8] = [
+    "proto/src",
+    "src",
+    "netsim/src",
+    "netsim/link/src",
+    "proto/tests",
+    "netsim/tests",
+    "tests",
+    "benches",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

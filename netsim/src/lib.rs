@@ -9,17 +9,16 @@ mod net;
 mod node;
 mod options;
 mod pair;
-mod rng;
 mod run;
 mod solo;
 mod workload;
 mod world;
 
 pub use disk::SimStore;
+pub use link::Rng;
 pub use net::{LinkModel, Mode};
 pub use options::{HandlerModel, KINDS, Options, Sabotage};
 pub use pair::{Pair, draft};
-pub use rng::Rng;
 pub use run::{Counts, Report, run};
 pub use solo::Solo;
 pub use world::World;

@@ -1,6 +1,6 @@
 //! The simulated network: what becomes of a frame between two nodes.
 
-use crate::rng::Rng;
+use link::Rng;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! What one run is made of. Every option of a swarm run is drawn from its seed.
 
 use crate::net::{LinkModel, Mode};
-use crate::rng::Rng;
+use link::Rng;
 use proto::backoff::Backoff;
 use proto::id::{AgentId, Kind};
 use proto::profile::{OnDecline, Profile};

@@ -2,7 +2,7 @@
 
 use crate::check::Spec;
 use crate::options::{KINDS, Options};
-use crate::rng::Rng;
+use link::Rng;
 use proto::custodian::Draft;
 use proto::id::{AgentId, GovernedKey, Kind, ObligationId};
 use proto::payload::Payload;

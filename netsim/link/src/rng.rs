@@ -1,13 +1,21 @@
 //! Seeded randomness: SplitMix64, one stream per concern, so that a draw of one never shifts
 //! another.
 
-use proto::backoff::mix;
+use crate::Chance;
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A stream of random numbers, the same for the same seed.
-#[derive(Clone, Debug)]
+/// The SplitMix64 finalizer.
+const fn mix(n: u64) -> u64 {
+    let mut n = n.wrapping_add(GOLDEN);
+    n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
+
+/// A stream of random numbers, the same for the same seed on every machine.
 //= DT-1
+#[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
@@ -40,6 +48,21 @@ impl Rng {
     /// Whether something with this chance, in thousandths, happens.
     pub const fn chance(&mut self, permille: u32) -> bool {
         self.below(1000) < permille as u64
+    }
+
+    /// Whether something with this chance happens.
+    pub const fn happens(&mut self, chance: Chance) -> bool {
+        self.below(Chance::ALWAYS.ppm() as u64) < chance.ppm() as u64
+    }
+
+    /// A fraction above 0, up to and with 1.
+    pub fn fraction(&mut self) -> f64 {
+        ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A duration of an exponential distribution with this mean.
+    pub fn exponential(&mut self, mean: u64) -> u64 {
+        (-libm::log(self.fraction()) * mean as f64) as u64
     }
 
     /// One of `items`.
