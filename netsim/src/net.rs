@@ -1,30 +1,18 @@
 //! The simulated network: what becomes of a frame between two nodes.
 
-use link::Rng;
-use serde::Serialize;
+use crate::options::Options;
+use link::{Fate, Link, LinkModel, Rng};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How frames of a session are lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// As QUIC streams: a lost packet is sent again, a frame is lost with its session only.
     Streams,
     /// As datagrams: each frame for itself.
     Datagrams,
-}
-
-/// One direction of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct LinkModel {
-    /// Shortest one-way delay, in milliseconds.
-    pub delay_ms_min: u64,
-    /// Longest; the spread reorders frames.
-    pub delay_ms_max: u64,
-    /// Loss, in thousandths.
-    pub loss_permille: u32,
-    /// Duplication, in thousandths.
-    pub duplicate_permille: u32,
 }
 
 /// A direction that carries nothing for a time.
@@ -34,13 +22,32 @@ struct Cut {
     until: u64,
 }
 
+/// What becomes of a frame. Times are milliseconds from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Its packet is lost: a stream sends it again.
+    Lost,
+    /// It is gone for good, by the wish of a story.
+    Gone,
+    /// It arrives, maybe twice.
+    Arrives { after: u64, again: Option<u64>, corrupt: Option<u64> },
+}
+
+/// One direction: its model and its state.
+#[derive(Debug)]
+struct Way {
+    model: LinkModel,
+    link: Link,
+    /// Delays of handshakes.
+    dials: Rng,
+}
+
 /// All links. Directions are `(from, to)`, by node number.
 #[derive(Debug)]
 pub(crate) struct SimNet {
-    mode: Mode,
-    link: LinkModel,
+    nodes: usize,
+    ways: Vec<Way>,
     cuts: BTreeMap<(usize, usize), Cut>,
-    rng: Rng,
     /// Frames of the direction to lose next, for story tests.
     pub(crate) drop_next: BTreeMap<(usize, usize), u32>,
     /// The same, to duplicate.
@@ -58,15 +65,40 @@ fn takes_one(counts: &mut BTreeMap<(usize, usize), u32>, direction: (usize, usiz
 }
 
 impl SimNet {
-    pub(crate) fn new(mode: Mode, link: LinkModel, rng: Rng) -> Self {
-        let cuts = BTreeMap::new();
-        Self { mode, link, cuts, rng, drop_next: BTreeMap::new(), duplicate_next: BTreeMap::new() }
+    pub(crate) fn new(options: &Options) -> Self {
+        let nodes = options.nodes;
+        let way = |n: usize| {
+            let special = options.links.iter().find(|way| way.from * nodes + way.to == n);
+            let model = special.map_or(&options.link, |way| &way.link).clone();
+            let dials = Rng::new(options.seed, 10_000 + n as u64);
+            Way { model, link: Link::new(options.seed, 100 + n as u64), dials }
+        };
+        Self {
+            nodes,
+            ways: (0..nodes * nodes).map(way).collect(),
+            cuts: BTreeMap::new(),
+            drop_next: BTreeMap::new(),
+            duplicate_next: BTreeMap::new(),
+        }
     }
 
-    /// No more loss, duplication or cuts.
+    fn way(&mut self, from: usize, to: usize) -> Option<&mut Way> {
+        self.ways.get_mut(from * self.nodes + to)
+    }
+
+    /// Replaces what a direction does to frames.
+    pub(crate) fn set(&mut self, from: usize, to: usize, model: LinkModel) {
+        if let Some(way) = self.way(from, to) {
+            way.model = model;
+        }
+    }
+
+    /// No more loss, duplication, corruption or cuts; delays and bandwidth stay.
     pub(crate) fn heal(&mut self) {
-        self.link.loss_permille = 0;
-        self.link.duplicate_permille = 0;
+        for way in &mut self.ways {
+            let LinkModel { delay, bytes_per_second, queue, .. } = way.model.clone();
+            way.model = LinkModel { delay, bytes_per_second, queue, ..LinkModel::default() };
+        }
         self.cuts.clear();
     }
 
@@ -79,6 +111,10 @@ impl SimNet {
         self.cuts.remove(&(from, to));
     }
 
+    fn is_cut(&self, from: usize, to: usize, now: u64) -> bool {
+        !self.cuts.is_empty() && self.cuts.get(&(from, to)).is_some_and(|cut| cut.until > now)
+    }
+
     /// Since when one of the two directions is cut, if one is.
     pub(crate) fn cut_since(&self, a: usize, b: usize, now: u64) -> Option<u64> {
         [(a, b), (b, a)]
@@ -89,41 +125,38 @@ impl SimNet {
             .min()
     }
 
-    /// One delay of the link.
-    pub(crate) const fn delay(&mut self) -> u64 {
-        self.rng.range(self.link.delay_ms_min, self.link.delay_ms_max)
+    /// How long a stream waits before it sends a lost packet again, the first time.
+    pub(crate) fn resend_after(&mut self, from: usize, to: usize) -> u64 {
+        self.way(from, to).map_or(0, |way| 2 * way.model.delay.max().ms() + 10)
     }
 
-    /// When a frame sent at `now` arrives: never, once or twice.
-    pub(crate) fn route(
-        &mut self,
-        from: usize,
-        to: usize,
-        now: u64,
-        unreliable: bool,
-    ) -> (Option<u64>, Option<u64>) {
-        let lossy = unreliable || self.mode == Mode::Datagrams;
+    /// How long a handshake takes: three flights.
+    pub(crate) fn handshake(&mut self, a: usize, b: usize) -> u64 {
+        let flights = [(a, b), (b, a), (a, b)];
+        flights.into_iter().map(|(from, to)| self.delay(from, to)).sum()
+    }
+
+    fn delay(&mut self, from: usize, to: usize) -> u64 {
+        let Some(way) = self.way(from, to) else { return 0 };
+        way.model.delay.draw(&mut way.dials).ms()
+    }
+
+    /// What becomes of a frame of `len` bytes sent at `now`.
+    pub(crate) fn route(&mut self, from: usize, to: usize, now: u64, len: usize) -> Route {
         if takes_one(&mut self.drop_next, (from, to)) {
-            return (None, None);
+            return Route::Gone;
         }
-        let mut at = now + self.delay();
-        if let Some(cut) = self.cuts.get(&(from, to)).filter(|cut| cut.until > now) {
-            if lossy || cut.until == u64::MAX {
-                return (None, None);
+        let twice = takes_one(&mut self.duplicate_next, (from, to));
+        let cut = self.is_cut(from, to, now);
+        let Some(way) = self.way(from, to) else { return Route::Lost };
+        let up = |micros: link::Micros| micros.0.div_ceil(1_000);
+        match way.link.pass(now * 1_000, len, &way.model) {
+            Fate::Arrives { after, again, corrupt } if !cut => {
+                let after = up(after);
+                let again = again.map(up).or(twice.then_some(after));
+                Route::Arrives { after, again, corrupt }
             }
-            at = cut.until + 2 * self.link.delay_ms_max + self.delay(); // sent again after the cut
+            _ => Route::Lost,
         }
-        let mut rto = 2 * self.link.delay_ms_max + 10;
-        while self.rng.chance(self.link.loss_permille.min(950)) {
-            if lossy {
-                return (None, None);
-            }
-            at += rto;
-            rto = (rto * 2).min(10_000);
-        }
-        let twice = takes_one(&mut self.duplicate_next, (from, to))
-            || self.rng.chance(self.link.duplicate_permille);
-        let again = twice.then(|| at + self.delay());
-        (Some(at), again)
     }
 }

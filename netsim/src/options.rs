@@ -1,21 +1,31 @@
 //! What one run is made of. Every option of a swarm run is drawn from its seed.
 
-use crate::net::{LinkModel, Mode};
-use link::Rng;
+use crate::net::Mode;
+use crate::scenario::{Arena, DiskModel, Fault, LinkOf, Policy};
+use link::{Chance, Delay, LinkModel, Micros, Rng};
 use proto::backoff::Backoff;
 use proto::id::{AgentId, Kind};
 use proto::profile::{OnDecline, Profile};
 use proto::settings::{PeerRules, Settings, WeightBounds};
 use proto::weight::Weight;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The kinds a run issues: consent, belief updates, tokens.
 pub const KINDS: [&str; 3] = ["anumati.consent", "phala.belief_update", "oauth.token"];
 
-/// All options of a run. Times are milliseconds of virtual time, chances thousandths.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// All options of a run: a scenario. Times are milliseconds of virtual time, chances thousandths.
+///
+/// A scenario file is these fields in TOML; what it leaves out is as in [`Options::quiet`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
+    /// What it is called in reports.
+    pub name: String,
+    /// Where it runs.
+    pub world: Arena,
+    /// How obligations are delivered.
+    pub policy: Policy,
     /// Everything random comes from it.
     pub seed: u64,
     /// Nodes.
@@ -40,12 +50,20 @@ pub struct Options {
     pub reissue_permille: u32,
     /// How frames are lost.
     pub mode: Mode,
-    /// All links.
+    /// All links, each direction by itself.
     pub link: LinkModel,
+    /// Directions that differ.
+    pub links: Vec<LinkOf>,
     /// Whether each frame carries one offer or ack only.
     pub singly: bool,
     /// Whether every frame goes through its encoding.
     pub wire: bool,
+    /// What goes wrong and when; if none, it is drawn from the seed and the counts below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Vec<Fault>>,
+    /// Numbers of the obligations that are issued, from 0; if none, all of `transfers`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub only: Option<BTreeSet<u32>>,
     /// Cuts of a link, both ways.
     pub partitions: u32,
     /// Cuts of one direction.
@@ -74,6 +92,8 @@ pub struct Options {
     pub stall_ms: u64,
     /// Chance of a failed commit, which ends the node.
     pub commit_fail_permille: u32,
+    /// Nodes whose disk differs.
+    pub disks: Vec<DiskModel>,
     /// Inputs one commit takes.
     pub inputs_per_commit: usize,
     /// Commits in flight.
@@ -83,7 +103,7 @@ pub struct Options {
     /// Steps of a clock, inside the difference allowed.
     pub clock_steps: u32,
     /// Kinds applied by an external handler.
-    pub external: Vec<&'static str>,
+    pub external: Vec<String>,
     /// How handlers behave.
     pub handler: HandlerModel,
     /// Deadline of all kinds, in seconds.
@@ -92,7 +112,8 @@ pub struct Options {
     pub short_permille: u32,
     /// Backoff of all kinds.
     pub backoff: Backoff,
-    /// A retry budget below what spans the deadline, if any.
+    /// A retry budget other than what spans the deadline, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
     /// Whether declines are surfaced instead of acted on.
     pub surface: bool,
@@ -119,7 +140,7 @@ pub struct Options {
 }
 
 /// A disk that breaks its word, to see that the checkers notice and the faults are hard enough.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sabotage {
     /// None: the disk is honest.
@@ -131,7 +152,8 @@ pub enum Sabotage {
 }
 
 /// How external handlers behave, by obligation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct HandlerModel {
     /// Chance to decline.
     pub decline_permille: u32,
@@ -159,12 +181,27 @@ impl HandlerModel {
     };
 }
 
+impl Default for HandlerModel {
+    fn default() -> Self {
+        Self::PROMPT
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::quiet(0)
+    }
+}
+
 impl Options {
     /// A run in which nothing goes wrong: two nodes, a link of 5 ms, commits of 2 ms, a deadline of
     /// 60 s with a backoff from 1 s to 8 s. Story tests start here.
     #[must_use]
-    pub const fn quiet(seed: u64) -> Self {
+    pub fn quiet(seed: u64) -> Self {
         Self {
+            name: String::new(),
+            world: Arena::Core,
+            policy: Policy::Custody,
             seed,
             nodes: 2,
             transfers: 0,
@@ -177,14 +214,12 @@ impl Options {
             numbered_permille: 0,
             reissue_permille: 0,
             mode: Mode::Streams,
-            link: LinkModel {
-                delay_ms_min: 5,
-                delay_ms_max: 5,
-                loss_permille: 0,
-                duplicate_permille: 0,
-            },
+            link: LinkModel::with_delay(Delay::Fixed(Micros::from_ms(5))),
+            links: Vec::new(),
             singly: false,
             wire: true,
+            timeline: None,
+            only: None,
             partitions: 0,
             one_way_cuts: 0,
             cut_ms_max: 0,
@@ -199,6 +234,7 @@ impl Options {
             stall_permille: 0,
             stall_ms: 0,
             commit_fail_permille: 0,
+            disks: Vec::new(),
             inputs_per_commit: 64,
             commits_in_flight: 2,
             skew_ms: 0,
@@ -237,6 +273,9 @@ impl Options {
         let commit_ms_min = r.range(0, 4);
         let deadline_s = r.range(cap_ms / 1000 + 2, 60);
         Self {
+            name: format!("swarm-{seed}"),
+            world: Arena::Core,
+            policy: Policy::Custody,
             seed,
             nodes: usize::try_from(r.range(2, 5)).unwrap_or(2),
             transfers,
@@ -251,13 +290,16 @@ impl Options {
             reissue_permille: hard(r, 500, 20, 300),
             mode: if r.chance(500) { Mode::Streams } else { Mode::Datagrams },
             link: LinkModel {
-                delay_ms_min,
-                delay_ms_max,
-                loss_permille: hard(r, 700, 1, 600),
-                duplicate_permille: hard(r, 600, 1, 400),
+                delay: Delay::Uniform(Micros::from_ms(delay_ms_min), Micros::from_ms(delay_ms_max)),
+                loss: Chance::permille(hard(r, 700, 1, 600)),
+                duplicate: Chance::permille(hard(r, 600, 1, 400)),
+                ..LinkModel::default()
             },
+            links: Vec::new(),
             singly: r.chance(300),
             wire: r.chance(300),
+            timeline: None,
+            only: None,
             partitions: hard(r, 700, 1, 8),
             one_way_cuts: hard(r, 500, 1, 6),
             cut_ms_max: r.pick(&[300, 5_000, 40_000, 90_000]).unwrap_or(5_000),
@@ -272,14 +314,15 @@ impl Options {
             stall_permille: hard(r, 300, 1, 50),
             stall_ms: r.range(100, 3_000),
             commit_fail_permille: hard(r, 200, 1, 10),
+            disks: Vec::new(),
             inputs_per_commit: r.pick(&[1, 8, 512]).unwrap_or(8),
             commits_in_flight: r.pick(&[1, 2, 2, 3]).unwrap_or(2),
             skew_ms: r.pick(&[0, 0, 50, 500]).unwrap_or(0),
             clock_steps: hard(r, 300, 1, 6),
             external: match r.below(4) {
-                0 => vec!["oauth.token"],
-                1 => vec!["oauth.token", "phala.belief_update"],
-                2 => vec!["anumati.consent"],
+                0 => vec!["oauth.token".to_owned()],
+                1 => vec!["oauth.token".to_owned(), "phala.belief_update".to_owned()],
+                2 => vec!["anumati.consent".to_owned()],
                 _ => Vec::new(),
             },
             handler: HandlerModel {

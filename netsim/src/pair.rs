@@ -105,7 +105,7 @@ impl Pair {
             key: judged.key.clone(),
             change: judged.change,
             admissible: judged.admissible(),
-            external: options.external.contains(&draft.kind.as_str()),
+            external: options.external.iter().any(|kind| *kind == draft.kind.as_str()),
         }
     }
 

@@ -150,7 +150,7 @@ impl Wish {
             key: self.key(name)?,
             change: self.change(),
             admissible: !self.benign,
-            external: options.external.contains(kind),
+            external: options.external.iter().any(|name| name == kind),
         };
         let draft = Draft {
             id,

@@ -3,12 +3,14 @@
 mod drive;
 mod link;
 mod outside;
+mod timeline;
 
 use crate::check::{Bounds, Checker, Class, LastLook};
 use crate::disk::SimStore;
 use crate::net::SimNet;
 use crate::node::{EPOCH_MS, Live, Node};
 use crate::options::Options;
+use crate::scenario::Fault;
 use crate::workload::Workload;
 use ::link::Rng;
 use proto::custody::Custody;
@@ -32,23 +34,67 @@ const SETTLE_MS_MAX: u64 = 60_000;
 /// Something that will happen.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Pump { node: usize, life: u64 },
-    Commit { node: usize, life: u64 },
-    Alarm { node: usize, life: u64, at: u64 },
-    Deliver { to: SessionId, frame: Box<Frame> },
-    Dialed { a: usize, b: usize },
-    EndDown { session: SessionId },
-    Idle { session: SessionId },
-    CutBegins { from: usize, to: usize, until: u64 },
-    CutEnds { from: usize, to: usize },
-    Kill { node: usize, down_ms: u64 },
-    Restart { node: usize },
-    ClockStep { node: usize },
-    Ask { client: usize },
-    Decided { node: usize, life: u64, issuer: AgentId, id: ObligationId, decision: Decision },
-    Acknowledge { node: usize, id: ObligationId },
-    Resolve { node: usize, id: ObligationId },
-    Noise { node: usize },
+    Pump {
+        node: usize,
+        life: u64,
+    },
+    Commit {
+        node: usize,
+        life: u64,
+    },
+    Alarm {
+        node: usize,
+        life: u64,
+        at: u64,
+    },
+    Deliver {
+        to: SessionId,
+        frame: Box<Frame>,
+    },
+    /// A stream sends a frame again that was lost; `after` is what it waits the next time.
+    Resend {
+        session: SessionId,
+        frame: Box<Frame>,
+        after: u64,
+    },
+    Dialed {
+        a: usize,
+        b: usize,
+    },
+    EndDown {
+        session: SessionId,
+    },
+    Idle {
+        session: SessionId,
+    },
+    FaultBegins {
+        fault: usize,
+    },
+    CutEnds {
+        from: usize,
+        to: usize,
+    },
+    Restart {
+        node: usize,
+    },
+    Ask {
+        client: usize,
+    },
+    Decided {
+        node: usize,
+        life: u64,
+        issuer: AgentId,
+        id: ObligationId,
+        decision: Decision,
+    },
+    Acknowledge {
+        node: usize,
+        id: ObligationId,
+    },
+    Resolve {
+        node: usize,
+        id: ObligationId,
+    },
 }
 
 /// One simulated world.
@@ -71,6 +117,7 @@ pub struct World {
     handler: Handler,
     pub(crate) workload: Workload,
     faults: Rng,
+    timeline: Vec<Fault>,
     disk: Rng,
     chance: Rng,
     healed: bool,
@@ -105,7 +152,7 @@ impl World {
             next_seq: 0,
             queue: BTreeMap::new(),
             by_name: names.iter().cloned().zip(0..).collect(),
-            net: SimNet::new(options.mode, options.link, Rng::new(seed, 2)),
+            net: SimNet::new(&options),
             ends: BTreeMap::new(),
             next_session: 1,
             dialing: BTreeSet::new(),
@@ -116,6 +163,7 @@ impl World {
             handler: Handler::new(options.handler, seed),
             workload: Workload::new(&options),
             faults: Rng::new(seed, 3),
+            timeline: Vec::new(),
             disk: Rng::new(seed, 4),
             chance: Rng::new(seed, 5),
             healed: false,
@@ -128,7 +176,8 @@ impl World {
             options,
         };
         for node in 0..world.nodes.len() {
-            world.step_clock(node);
+            let ahead_ms = timeline::clock(&world.options, &mut world.faults);
+            world.set_clock(node, ahead_ms);
             world.start(node);
         }
         world
@@ -207,23 +256,19 @@ impl World {
             }
             Event::Alarm { node, life, at } if self.lives(node, life) => self.alarm(node, at),
             Event::Deliver { to, frame } => self.deliver(to, *frame),
+            Event::Resend { session, frame, after } => self.resend(session, frame, after),
             Event::Dialed { a, b } => self.dialed(a, b),
             Event::EndDown { session } => self.end_down(session),
             Event::Idle { session } => self.idle(session),
-            Event::CutBegins { from, to, until } if !self.healed => {
-                self.cut_begins(from, to, until)
-            }
+            Event::FaultBegins { fault } if !self.healed => self.fault_begins(fault),
             Event::CutEnds { from, to } => self.cut_ends(from, to),
-            Event::Kill { node, down_ms } if !self.healed => self.kill(node, Some(down_ms)),
             Event::Restart { node } => self.start(node),
-            Event::ClockStep { node } if !self.healed => self.step_clock(node),
             Event::Ask { client } => self.ask(client),
             Event::Decided { node, life, issuer, id, decision } if self.lives(node, life) => {
                 self.input(node, proto::custody::Input::Decided { issuer, id, decision });
             }
             Event::Acknowledge { node, id } => self.acknowledge(node, id),
             Event::Resolve { node, id } => self.resolve(node, &id),
-            Event::Noise { node } if !self.healed => self.noise(node),
             _ => {}
         }
     }
@@ -288,48 +333,25 @@ impl World {
         }
     }
 
-    fn step_clock(&mut self, n: usize) {
-        let half = self.options.skew_ms / 2;
+    fn set_clock(&mut self, n: usize, ahead_ms: i64) {
         let Some(node) = self.nodes.get_mut(n) else { return };
-        let drawn = self.faults.range(0, 2 * half);
-        node.offset_ms = i64::try_from(drawn).unwrap_or(0) - i64::try_from(half).unwrap_or(0);
+        node.offset_ms = ahead_ms;
         if let Some(live) = &mut node.live {
             live.alarm_at = None;
             self.pump_soon(n);
         }
     }
 
-    /// Draws the faults and the workload of a swarm run.
+    /// Lays out the faults and the workload of a run.
     pub(crate) fn plan(&mut self) {
         let (from, span) = (self.now, self.options.faults_ms);
-        let nodes = self.nodes.len() as u64;
-        let node = |rng: &mut Rng| usize::try_from(rng.below(nodes)).unwrap_or(0);
-        for n in 0..self.options.partitions + self.options.one_way_cuts {
-            let a = node(&mut self.faults);
-            let b = (a + 1 + usize::try_from(self.faults.below(nodes - 1)).unwrap_or(0))
-                % self.nodes.len();
-            let at = from + self.faults.below(span);
-            let until = at + self.faults.range(1, self.options.cut_ms_max);
-            self.schedule(at, Event::CutBegins { from: a, to: b, until });
-            if n < self.options.partitions {
-                self.schedule(at, Event::CutBegins { from: b, to: a, until });
-            }
-        }
-        for _ in 0..self.options.crashes {
-            let at = from + self.faults.below(span);
-            let down_ms = self.faults.range(1, self.options.restart_ms_max);
-            let node = node(&mut self.faults);
-            self.schedule(at, Event::Kill { node, down_ms });
-        }
-        for _ in 0..self.options.clock_steps {
-            let at = from + self.faults.below(span);
-            let node = node(&mut self.faults);
-            self.schedule(at, Event::ClockStep { node });
-        }
-        for _ in 0..self.options.noise {
-            let at = from + self.faults.below(span);
-            let node = node(&mut self.faults);
-            self.schedule(at, Event::Noise { node });
+        self.timeline = match &self.options.timeline {
+            Some(timeline) => timeline.clone(),
+            None => timeline::draw(&self.options),
+        };
+        for (fault, begins) in (0..).zip(self.timeline.iter().map(|fault| fault.at_ms)) {
+            self.queue.insert((from + begins, self.next_seq), Event::FaultBegins { fault });
+            self.next_seq += 1;
         }
         while let Some((issuer, drafts)) = self.next_batch() {
             let at = from + self.faults.below(span);
@@ -408,7 +430,7 @@ fn bounds(options: &Options) -> Bounds {
         weights: Options::weights(),
         late_ms_max: 2_000 + 4 * commits + options.skew_ms * 2,
         settle_ms_max: 3 * options.backoff.cap_ms
-            + 10 * options.link.delay_ms_max
+            + 10 * options.link.delay.max().ms()
             + 4 * commits
             + 10_000,
         prompt: spans

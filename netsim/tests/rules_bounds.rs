@@ -123,7 +123,8 @@ fn bd1_a_peer_over_its_rate_is_refused_before_any_write() {
 
 #[test]
 fn bd1_decisions_under_way_are_bounded_and_given_back() {
-    let options = Options { deciding_max: 2, external: vec![BELIEF], ..Options::quiet(1) };
+    let options =
+        Options { deciding_max: 2, external: vec![BELIEF.to_owned()], ..Options::quiet(1) };
     let mut solo = receiver(&options);
     let now = solo.now;
     let items: Vec<_> =

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use netsim::{Options, Pair, Solo, draft};
+use netsim::{Delay, Micros, Options, Pair, Solo, draft};
 use proto::ack::AckStatus;
 use proto::backoff::Backoff;
 use proto::custodian::IssueError;
@@ -249,7 +249,7 @@ fn ab2_a_crash_loop_does_not_eat_the_budget() {
 fn ab2_an_ack_slower_than_every_retry_still_counts() {
     let mut options = Options::quiet(1);
     options.backoff = Backoff { base_ms: 200, cap_ms: 1_000, jitter_permille: 0 };
-    (options.link.delay_ms_min, options.link.delay_ms_max) = (2_000, 2_000);
+    options.link.delay = Delay::Fixed(Micros::from_ms(2_000));
     let mut pair = Pair::with(options);
     pair.run_for(10_000);
     pair.events();

@@ -22,7 +22,11 @@ fn weight(units: f64) -> CellValue {
 }
 
 fn handled(kinds: &[&'static str], handler: HandlerModel) -> Options {
-    Options { external: kinds.to_vec(), handler, ..Options::quiet(1) }
+    Options {
+        external: kinds.iter().map(ToString::to_string).collect(),
+        handler,
+        ..Options::quiet(1)
+    }
 }
 
 #[test]

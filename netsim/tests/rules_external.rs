@@ -19,7 +19,7 @@ const DECLINED: AckStatus = AckStatus::Declined;
 const DEFERRED: AckStatus = AckStatus::Deferred;
 
 fn external() -> Options {
-    Options { external: vec![TOKEN], ..Options::quiet(1) }
+    Options { external: vec![TOKEN.to_owned()], ..Options::quiet(1) }
 }
 
 fn asked(outputs: &[Output]) -> Vec<bool> {
@@ -153,7 +153,8 @@ fn ab3_an_id_reused_while_its_handler_is_out_or_defers_is_declined() {
 
 #[test]
 fn ab3_recovery_in_several_calls_asks_each_handler_once() {
-    let options = Options { deciding_max: 1, external: vec![BELIEF], ..Options::quiet(1) };
+    let options =
+        Options { deciding_max: 1, external: vec![BELIEF.to_owned()], ..Options::quiet(1) };
     let mut solo = Solo::new(options.settings(1).unwrap());
     let drafts = (0..8_300).map(|n| {
         netsim::draft(

@@ -1,7 +1,7 @@
 //! DT-1 and the closed form: the simulator itself can be believed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
-use netsim::{LinkModel, Mode, Options, run};
+use netsim::{Chance, Delay, LinkModel, Micros, Mode, Options, run};
 use proto::backoff::Backoff;
 
 #[test]
@@ -31,7 +31,10 @@ fn closed_form(loss_permille: u32, transfers: u32) {
         mode: Mode::Datagrams,
         singly: true,
         wire: false,
-        link: LinkModel { delay_ms_min: 1, delay_ms_max: 1, loss_permille, duplicate_permille: 0 },
+        link: LinkModel {
+            loss: Chance::permille(loss_permille),
+            ..LinkModel::with_delay(Delay::Fixed(Micros::from_ms(1)))
+        },
         backoff: Backoff { base_ms: 100, cap_ms: 1_000, jitter_permille: 0 },
         retries: Some(14),
         window: 1 << 20,

@@ -2,6 +2,7 @@
 
 use super::{Event, World};
 use crate::check::Class;
+use crate::net::{Mode, Route};
 use bytes::Bytes;
 use proto::custody::Input;
 use proto::frame::Frame;
@@ -12,6 +13,23 @@ use proto::step::SessionId;
 const SILENT_MS: u64 = 1_000;
 /// How long an older session lives beside a fresh one, at most, in milliseconds.
 const DRAIN_MS_MAX: u64 = 2_000;
+/// Longest time between two attempts of a stream to send a lost packet, in milliseconds.
+const RESEND_MS_MAX: u64 = 10_000;
+/// Bytes of a frame beside its items, about: QUIC and UDP headers, tags.
+const FRAME_OVERHEAD: usize = 60;
+
+/// Bytes of a frame on the wire, about.
+fn frame_len(frame: &Frame) -> usize {
+    FRAME_OVERHEAD
+        + match frame {
+            Frame::Offers { items, .. } | Frame::BestEffort { items } => {
+                items.iter().map(bytes::Bytes::len).sum()
+            }
+            Frame::AckRuns(runs) => runs.iter().map(|run| 16 + 4 * run.refs.len()).sum(),
+            Frame::Acks(acks) | Frame::Answer { acks, .. } => 64 * acks.len(),
+            _ => 32,
+        }
+}
 
 /// One end of a session. Its other end has the session number that differs in the last bit.
 #[derive(Debug)]
@@ -64,14 +82,36 @@ impl World {
                 }
             }
         }
-        let (first, second) = self.net.route(from, to, self.now, unreliable);
+        let lossy = unreliable || self.options.mode == Mode::Datagrams;
+        let after = if lossy { None } else { Some(self.net.resend_after(from, to)) };
+        self.route(session, Box::new(frame), after);
+    }
+
+    /// Puts a frame on its way. If it is lost and its stream will repeat it, `after` says when.
+    fn route(&mut self, session: SessionId, frame: Box<Frame>, after: Option<u64>) {
+        let Some(end) = self.ends.get(&session) else { return };
+        let (from, peer) = (end.node, end.peer);
         let to = other(session);
-        if let Some(at) = second {
-            self.schedule(at, Event::Deliver { to, frame: Box::new(frame.clone()) });
+        match (self.net.route(from, peer, self.now, frame_len(&frame)), after) {
+            (Route::Arrives { after, again, .. }, _) => {
+                if let Some(again) = again {
+                    let frame = frame.clone();
+                    self.schedule(self.now + again, Event::Deliver { to, frame });
+                }
+                self.schedule(self.now + after, Event::Deliver { to, frame });
+            }
+            (Route::Lost, Some(after)) => {
+                let next = (after * 2).min(RESEND_MS_MAX);
+                let event = Event::Resend { session, frame, after: next };
+                self.schedule(self.now + after, event);
+            }
+            (Route::Lost, None) | (Route::Gone, _) => {}
         }
-        if let Some(at) = first {
-            self.schedule(at, Event::Deliver { to, frame: Box::new(frame) });
-        }
+    }
+
+    /// A stream repeats a frame, as long as its session lives.
+    pub(super) fn resend(&mut self, session: SessionId, frame: Box<Frame>, after: u64) {
+        self.route(session, frame, Some(after));
     }
 
     pub(super) fn deliver(&mut self, session: SessionId, frame: Frame) {
@@ -107,7 +147,7 @@ impl World {
     fn dial(&mut self, a: usize, b: usize) {
         let pair = (a.min(b), a.max(b));
         if self.is_up(a) && self.is_up(b) && self.dialing.insert(pair) {
-            let at = self.now + 1 + self.net.delay() + self.net.delay() + self.net.delay();
+            let at = self.now + 1 + self.net.handshake(pair.0, pair.1);
             self.schedule(at, Event::Dialed { a: pair.0, b: pair.1 });
         }
     }

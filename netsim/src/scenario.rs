@@ -1,0 +1,300 @@
+//! What a scenario file says beside the plain options: where it runs, under which policy, and what
+//! goes wrong when.
+
+use crate::options::Options;
+use link::LinkModel;
+use serde::{Deserialize, Serialize};
+
+/// Where a scenario runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arena {
+    /// The core on a simulated network, disk and clock.
+    #[default]
+    Core,
+    /// Real nodes, quinn and TLS, on virtual time.
+    Node,
+    /// Processes, sockets and disks.
+    Real,
+}
+
+/// How obligations are delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Durable custody until applied, declined or escalated.
+    #[default]
+    Custody,
+    /// Sent once, on a QUIC datagram.
+    BestEffortDatagram,
+    /// Sent once, on a QUIC stream, which repeats packets while its connection lives.
+    BestEffortStream,
+    /// Retried until acknowledged or out of budget, from memory, by a receiver that deduplicates;
+    /// nobody is told in the end.
+    AtLeastOnce,
+    /// The same, by a receiver that does not deduplicate.
+    RetryWithoutDedup,
+    /// Pushed once over a stream, with an error logged if it fails.
+    OneShotPush,
+    /// Custody that takes receipt for application.
+    ReceiptAck,
+    /// Custody by a receiver whose ledger is in memory.
+    VolatileLedger,
+}
+
+/// One direction of a link that differs from the others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkOf {
+    /// The sending node.
+    pub from: usize,
+    /// The receiving node.
+    pub to: usize,
+    /// What it does to packets.
+    pub link: LinkModel,
+}
+
+/// The disk of one node, where it differs from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskModel {
+    /// Whose.
+    pub node: usize,
+    /// Shortest commit, in milliseconds.
+    pub commit_ms_min: u64,
+    /// Longest commit, in milliseconds.
+    pub commit_ms_max: u64,
+    /// Chance of a stalled commit, in thousandths.
+    #[serde(default)]
+    pub stall_permille: u32,
+    /// How long a stalled commit takes, in milliseconds.
+    #[serde(default)]
+    pub stall_ms: u64,
+}
+
+/// Something that goes wrong, for a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// When it begins, in milliseconds since the run began.
+    pub at_ms: u64,
+    /// How long it lasts, in milliseconds; what is over at once takes none.
+    #[serde(default)]
+    pub for_ms: u64,
+    /// What goes wrong.
+    #[serde(flatten)]
+    pub what: FaultKind,
+}
+
+/// What goes wrong.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "fault", rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// Nothing gets from one node to another.
+    Cut {
+        /// The sending node.
+        from: usize,
+        /// The receiving node.
+        to: usize,
+    },
+    /// Nothing gets through between two nodes, either way.
+    Partition {
+        /// One.
+        a: usize,
+        /// The other.
+        b: usize,
+    },
+    /// A link comes and goes, both ways.
+    Flap {
+        /// One end.
+        a: usize,
+        /// The other.
+        b: usize,
+        /// How long it is down each time, in milliseconds.
+        down_ms: u64,
+        /// How long it is up between, in milliseconds.
+        up_ms: u64,
+    },
+    /// A direction of a link becomes another link, both ways if `back`.
+    Link {
+        /// The sending node.
+        from: usize,
+        /// The receiving node.
+        to: usize,
+        /// Whether the way back changes too.
+        #[serde(default)]
+        back: bool,
+        /// What it does to packets.
+        link: LinkModel,
+    },
+    /// A node is killed, and restarts when the fault is over.
+    Crash {
+        /// Which.
+        node: usize,
+    },
+    /// A node stands still, as a virtual machine that is not scheduled.
+    Pause {
+        /// Which.
+        node: usize,
+    },
+    /// Every commit of a node takes so much longer.
+    SlowDisk {
+        /// Whose.
+        node: usize,
+        /// How much, in milliseconds.
+        by_ms: u64,
+    },
+    /// The next commit of a node fails, as a failed fsync does.
+    FailSync {
+        /// Whose.
+        node: usize,
+        /// Whether it reached the disk all the same.
+        #[serde(default)]
+        kept: bool,
+    },
+    /// The disk of a node is full: each commit fails until it is over.
+    DiskFull {
+        /// Whose.
+        node: usize,
+    },
+    /// A clock is set to be so much ahead of the world's, and keeps it.
+    ClockStep {
+        /// Whose.
+        node: usize,
+        /// How far ahead, in milliseconds; negative for behind.
+        ahead_ms: i64,
+    },
+    /// The address a node sends from changes, as behind a NAT.
+    Rebind {
+        /// Whose.
+        node: usize,
+    },
+    /// A malformed, foreign or unknown frame reaches a node.
+    Noise {
+        /// Which.
+        node: usize,
+    },
+}
+
+impl Options {
+    /// Reads a scenario file.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn from_toml(text: &str) -> Result<Self, String> {
+        let options: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        options.check()?;
+        Ok(options)
+    }
+
+    /// Writes it as a scenario file.
+    ///
+    /// # Errors
+    /// If a number is out of the range of TOML.
+    pub fn to_toml(&self) -> Result<String, String> {
+        toml::to_string(self).map_err(|error| error.to_string())
+    }
+
+    /// Whether all it names exists and fits together.
+    fn check(&self) -> Result<(), String> {
+        if !(2..=64).contains(&self.nodes) {
+            return Err(format!("nodes = {}: a scenario has 2 to 64 nodes", self.nodes));
+        }
+        let named = self.timeline.iter().flatten().flat_map(|fault| fault.what.nodes());
+        let named = named
+            .chain(self.links.iter().flat_map(|link| [link.from, link.to]))
+            .chain(self.disks.iter().map(|disk| disk.node));
+        if let Some(node) = named.into_iter().find(|node| *node >= self.nodes) {
+            return Err(format!(
+                "node {node} is named, and there are nodes 0 to {}",
+                self.nodes - 1
+            ));
+        }
+        let kinds = crate::options::KINDS;
+        if let Some(kind) = self.external.iter().find(|kind| !kinds.contains(&kind.as_str())) {
+            return Err(format!("external: {kind:?} is none of {kinds:?}"));
+        }
+        for (name, min, max) in [("commit_ms", self.commit_ms_min, self.commit_ms_max)] {
+            if min > max {
+                return Err(format!("{name}_min = {min} is above {name}_max = {max}"));
+            }
+        }
+        if self.backoff.base_ms == 0 || self.backoff.base_ms > self.backoff.cap_ms {
+            let backoff = self.backoff;
+            return Err(format!(
+                "backoff: base_ms = {} is not from 1 to cap_ms = {}",
+                backoff.base_ms, backoff.cap_ms
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl FaultKind {
+    /// The nodes it names.
+    fn nodes(&self) -> Vec<usize> {
+        match *self {
+            Self::Cut { from, to } | Self::Link { from, to, .. } => vec![from, to],
+            Self::Partition { a, b } | Self::Flap { a, b, .. } => vec![a, b],
+            Self::Crash { node }
+            | Self::Pause { node }
+            | Self::SlowDisk { node, .. }
+            | Self::FailSync { node, .. }
+            | Self::DiskFull { node }
+            | Self::ClockStep { node, .. }
+            | Self::Rebind { node }
+            | Self::Noise { node } => vec![node],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scenario_is_written_and_read() {
+        let text = r#"
+            name = "two bad minutes"
+            world = "node"
+            transfers = 100
+            deadline_s = 600
+            backoff = { base_ms = 1000, cap_ms = 64000, jitter_permille = 200 }
+            link = { delay = "20ms..80ms", loss = 0.1 }
+
+            [[timeline]]
+            at_ms = 10000
+            for_ms = 60000
+            fault = "partition"
+            a = 0
+            b = 1
+
+            [[timeline]]
+            at_ms = 90000
+            for_ms = 500
+            fault = "crash"
+            node = 1
+        "#;
+        let options = Options::from_toml(text).unwrap();
+        assert_eq!(options.world, Arena::Node);
+        assert_eq!(options.timeline.as_ref().map(Vec::len), Some(2));
+        assert_eq!(Options::from_toml(&options.to_toml().unwrap()).unwrap(), options);
+        let swarm = Options::swarm(7, 50);
+        assert_eq!(Options::from_toml(&swarm.to_toml().unwrap()).unwrap(), swarm);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        for (text, why) in [
+            ("nodes = 1", "2 to 64 nodes"),
+            ("losss = 1", "losss"),
+            ("timeline = [{ at_ms = 1, fault = \"crash\", node = 5 }]", "node 5"),
+            ("timeline = [{ at_ms = 1, fault = \"meteor\" }]", "meteor"),
+            ("external = [\"x\"]", "\"x\" is none of"),
+            ("commit_ms_min = 9", "above commit_ms_max"),
+            ("backoff = { base_ms = 9, cap_ms = 1, jitter_permille = 0 }", "not from 1 to"),
+        ] {
+            let error = Options::from_toml(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}
