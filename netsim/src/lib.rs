@@ -4,11 +4,13 @@
 //! come first, then everything heals and must converge. [`check::Checker`] watches from outside.
 
 pub mod check;
+pub mod cli;
 mod disk;
 mod net;
 mod node;
 mod options;
 mod pair;
+pub mod pool;
 mod run;
 mod scenario;
 mod solo;

@@ -24,6 +24,18 @@ pub struct Counts {
     pub refused: u64,
 }
 
+impl Counts {
+    /// Adds another run's.
+    pub const fn add(&mut self, other: &Self) {
+        self.applied += other.applied;
+        self.declined += other.declined;
+        self.escalated += other.escalated;
+        self.spurious += other.spurious;
+        self.best_effort += other.best_effort;
+        self.refused += other.refused;
+    }
+}
+
 /// What came of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {

@@ -14,11 +14,7 @@ fn swarm(first: u64) -> Counts {
             report.violations,
             report.options,
         );
-        total.applied += report.counts.applied;
-        total.declined += report.counts.declined;
-        total.escalated += report.counts.escalated;
-        total.spurious += report.counts.spurious;
-        total.best_effort += report.counts.best_effort;
+        total.add(&report.counts);
     }
     // A swarm that never gets there tests nothing.
     for (what, count) in [
