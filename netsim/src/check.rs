@@ -7,13 +7,16 @@
 mod batch;
 mod cells;
 mod commit;
+mod entries;
 mod finish;
 mod release;
 
 use crate::disk::SimStore;
 use bytes::Bytes;
+use entries::{Entries, Hashed};
 use proto::ack::AckStatus;
 use proto::id::{AgentId, GovernedKey, ObligationId};
+use proto::obligation::Obligation;
 use proto::polarity::Change;
 use proto::record::{Cell, Role, Terminal};
 use proto::settings::WeightBounds;
@@ -21,7 +24,7 @@ use proto::step::SessionId;
 use proto::store::Table;
 use proto::time::Time;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 pub use finish::LastLook;
 
@@ -166,13 +169,13 @@ struct NodeView {
     name: AgentId,
     up_since: u64,
     starts: u32,
-    entries: BTreeMap<ObligationId, Entry>,
+    entries: Entries,
     nums: BTreeMap<u64, ObligationId>,
     /// `(AgentId, key)` of cells, as their store key.
-    cells: BTreeMap<Bytes, Cell>,
+    cells: Hashed<Bytes, Cell>,
     /// Offers that reached it: whose, and which obligation; none for noise.
-    offered: BTreeMap<(SessionId, u64), Option<(usize, ObligationId)>>,
-    intents: BTreeSet<Bytes>,
+    offered: Hashed<(SessionId, u64), Option<(usize, u32)>>,
+    intents: Hashed<Bytes, ()>,
     /// The last sessions that came or went: when, and with whom.
     sessions: VecDeque<(u64, usize)>,
 }
@@ -190,6 +193,8 @@ pub struct Checker {
 
 /// Violations kept; the first is the one to look at.
 const VIOLATIONS_MAX: usize = 16;
+/// Any odd number spreads a word over a hash; this one is the golden ratio's.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Sessions of a node remembered.
 const SESSIONS_MAX: usize = 64;
 
@@ -203,11 +208,11 @@ impl Checker {
                 name,
                 up_since: 0,
                 starts: 0,
-                entries: BTreeMap::new(),
+                entries: Entries::default(),
                 nums: BTreeMap::new(),
-                cells: BTreeMap::new(),
-                offered: BTreeMap::new(),
-                intents: BTreeSet::new(),
+                cells: Hashed::default(),
+                offered: Hashed::default(),
+                intents: Hashed::default(),
                 sessions: VecDeque::new(),
             })
             .collect();
@@ -230,7 +235,8 @@ impl Checker {
     /// A client asks `spec.issuer` for an obligation. May be said again.
     pub fn asked(&mut self, spec: Spec) {
         let Some(node) = self.nodes.get_mut(spec.issuer) else { return };
-        node.entries.entry(spec.id.clone()).or_insert_with(|| Entry {
+        let id = spec.id.clone();
+        node.entries.add(&id, || Entry {
             spec,
             pending: None,
             issued_at: 0,
@@ -264,7 +270,7 @@ impl Checker {
             node.offered.clear();
             // The attempt under way when the node went down may be repeated.
             for id in node.nums.values() {
-                if let Some(entry) = node.entries.get_mut(id) {
+                if let Some(entry) = node.entries.get_mut(id.as_str()) {
                     entry.repeats += 1;
                 }
             }
@@ -280,7 +286,7 @@ impl Checker {
             node.sessions.pop_front();
         }
         for id in node.nums.values() {
-            if let Some(entry) = node.entries.get_mut(id)
+            if let Some(entry) = node.entries.get_mut(id.as_str())
                 && entry.pending.is_some()
                 && entry.spec.target == peer
             {
@@ -298,10 +304,12 @@ impl Checker {
         first_ref: u64,
         items: &[Bytes],
     ) {
-        let Some(view) = self.nodes.get_mut(node) else { return };
         for (reference, item) in (first_ref..).zip(items) {
-            let named = proto::obligation::Obligation::decode(item).ok().map(|o| (peer, o.id));
-            view.offered.insert((session, reference), named);
+            let number = |id| self.nodes.get(peer)?.entries.number(id);
+            let named = Obligation::id_of(item).and_then(number).map(|number| (peer, number));
+            if let Some(view) = self.nodes.get_mut(node) {
+                view.offered.insert((session, reference), named);
+            }
         }
     }
 
@@ -345,7 +353,9 @@ impl Checker {
         let Some(view) = self.nodes.get_mut(node) else { return };
         view.cells = store
             .iter(Table::Cell)
-            .filter_map(|(key, value)| Some((key.clone(), Cell::decode(value).ok()?)))
+            .filter_map(|(key, value)| {
+                Some((Bytes::copy_from_slice(key), Cell::decode(value).ok()?))
+            })
             .collect();
     }
 
@@ -353,7 +363,7 @@ impl Checker {
     pub(crate) fn pending_of(&self, node: usize, target: usize, limit: usize) -> Vec<ObligationId> {
         let Some(view) = self.nodes.get(node) else { return Vec::new() };
         let to = |id: &&ObligationId| {
-            view.entries.get(*id).is_some_and(|entry| entry.spec.target == target)
+            view.entries.get(id.as_str()).is_some_and(|entry| entry.spec.target == target)
         };
         view.nums.values().filter(to).take(limit).cloned().collect()
     }
@@ -368,16 +378,17 @@ impl Checker {
     }
 
     fn entry(&mut self, issuer: usize, id: &ObligationId) -> Option<&mut Entry> {
-        self.nodes.get_mut(issuer)?.entries.get_mut(id)
+        self.nodes.get_mut(issuer)?.entries.get_mut(id.as_str())
     }
 
     pub(crate) fn mix(&mut self, at: u64, node: usize, bytes: &[u8]) {
         let mut hash = self.trace ^ at.rotate_left(32) ^ node as u64;
-        for chunk in bytes.chunks(8) {
-            let word = chunk.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
-            hash = proto::backoff::mix(hash ^ word);
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            hash = (hash.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(ODD);
         }
-        self.trace = proto::backoff::mix(hash);
+        let rest = rest.iter().fold(1, |word, byte| word << 8 | u64::from(*byte));
+        self.trace = proto::backoff::mix(hash ^ rest);
     }
 }
 

@@ -2,16 +2,20 @@
 
 use bytes::Bytes;
 use proto::store::{Read, ReadError, Table, Write};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+/// A key, inside the tree's nodes as long as it is short, so that a look-up follows no pointers.
+type Key = SmallVec<[u8; 40]>;
+
 /// The value a key had before a write.
-type Undo = Vec<(Table, Bytes, Option<Bytes>)>;
+type Undo = Vec<(Table, Key, Option<Bytes>)>;
 
 /// The tables of one node. Writes get in by [`SimStore::apply`] only, a batch at a time.
 #[derive(Clone, Debug, Default)]
 pub struct SimStore {
-    tables: BTreeMap<Table, BTreeMap<Bytes, Bytes>>,
+    tables: [BTreeMap<Key, Bytes>; Table::ALL.len()],
     /// How to take back each batch since the last sync.
     behind: Vec<Undo>,
     commits: u64,
@@ -23,13 +27,13 @@ impl SimStore {
     pub fn apply(&mut self, writes: &[Write], sync: bool) {
         let mut undo = Undo::new();
         for write in writes {
-            let table = self.tables.entry(write.table).or_default();
+            let Some(table) = self.tables.get_mut(write.table as usize) else { continue };
             let before = match &write.value {
-                Some(value) => table.insert(write.key.clone(), value.clone()),
-                None => table.remove(&write.key),
+                Some(value) => table.insert(Key::from_slice(&write.key), value.clone()),
+                None => table.remove(&*write.key),
             };
             if !sync {
-                undo.push((write.table, write.key.clone(), before));
+                undo.push((write.table, Key::from_slice(&write.key), before));
             }
         }
         if sync {
@@ -50,10 +54,10 @@ impl SimStore {
     pub fn crash(&mut self, kept: usize) {
         for undo in self.behind.split_off(kept.min(self.behind.len())).into_iter().rev() {
             for (table, key, before) in undo.into_iter().rev() {
-                let table = self.tables.entry(table).or_default();
+                let Some(table) = self.tables.get_mut(table as usize) else { continue };
                 match before {
                     Some(value) => table.insert(key, value),
-                    None => table.remove(&key),
+                    None => table.remove(&*key),
                 };
             }
         }
@@ -69,7 +73,7 @@ impl SimStore {
     /// Keys in a table.
     #[must_use]
     pub fn len(&self, table: Table) -> usize {
-        self.tables.get(&table).map_or(0, BTreeMap::len)
+        self.table(table).map_or(0, BTreeMap::len)
     }
 
     /// Whether a table has no keys.
@@ -79,14 +83,18 @@ impl SimStore {
     }
 
     /// Members of a table, in order.
-    pub fn iter(&self, table: Table) -> impl Iterator<Item = (&Bytes, &Bytes)> {
-        self.tables.get(&table).into_iter().flatten()
+    pub fn iter(&self, table: Table) -> impl Iterator<Item = (&[u8], &Bytes)> {
+        self.table(table).into_iter().flatten().map(|(key, value)| (&**key, value))
+    }
+
+    fn table(&self, table: Table) -> Option<&BTreeMap<Key, Bytes>> {
+        self.tables.get(table as usize)
     }
 
     /// The value of a key.
     #[must_use]
     pub fn value(&self, table: Table, key: &[u8]) -> Option<&Bytes> {
-        self.tables.get(&table)?.get(key)
+        self.table(table)?.get(key)
     }
 }
 
@@ -101,15 +109,15 @@ impl Read for SimStore {
         from: &[u8],
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
-        let Some(members) = self.tables.get(&table) else { return Ok(Vec::new()) };
+        let Some(members) = self.table(table) else { return Ok(Vec::new()) };
         let members =
             members.range::<[u8], _>((Bound::Included(from), Bound::Unbounded)).take(limit);
-        Ok(members.map(|(key, value)| (key.clone(), value.clone())).collect())
+        Ok(members.map(|(key, value)| (Bytes::copy_from_slice(key), value.clone())).collect())
     }
 
     fn last(&self, table: Table) -> Result<Option<(Bytes, Bytes)>, ReadError> {
-        let last = self.tables.get(&table).and_then(BTreeMap::last_key_value);
-        Ok(last.map(|(key, value)| (key.clone(), value.clone())))
+        let last = self.table(table).and_then(BTreeMap::last_key_value);
+        Ok(last.map(|(key, value)| (Bytes::copy_from_slice(key), value.clone())))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Deterministic CBOR (RFC 8949 §4.2.1), and nothing else: what [`Reader`] accepts is exactly
 //! what [`Writer`] would have written.
 //!
-//! Writing and floats rest on `ciborium-ll`. It neither sorts keys nor refuses long forms,
+//! Floats rest on `ciborium-ll`. It neither sorts keys nor refuses long forms,
 //! indefinite lengths or trailing bytes, so those rules are here: a decoder that takes two encodings
 //! of one obligation would break dedup and, later, signatures.
 
@@ -102,72 +102,86 @@ impl Writer {
         Self { bytes: Vec::with_capacity(capacity) }
     }
 
-    fn push(&mut self, header: Header) -> &mut Self {
-        // Through an array, since ciborium-io writes to a `Vec` under some feature sets only.
-        let mut head = [0u8; 9];
-        let mut room: &mut [u8] = &mut head;
-        let pushed = Encoder::from(&mut room).push(header);
-        debug_assert!(pushed.is_ok(), "no head is longer than 9 bytes");
-        let len = 9 - room.len();
-        self.bytes.extend_from_slice(head.get(..len).unwrap_or_default());
+    /// A head of one of the seven major types with an argument, in its shortest form.
+    fn push(&mut self, major: u8, argument: u64) -> &mut Self {
+        let major = major << 5;
+        let bytes = argument.to_be_bytes();
+        let [.., e, f, g, h] = bytes;
+        match argument {
+            0..24 => self.bytes.push(major | h),
+            24..0x100 => self.bytes.extend_from_slice(&[major | 24, h]),
+            0x100..0x1_0000 => self.bytes.extend_from_slice(&[major | 25, g, h]),
+            0x1_0000..0x1_0000_0000 => self.bytes.extend_from_slice(&[major | 26, e, f, g, h]),
+            _ => {
+                self.bytes.push(major | 27);
+                self.bytes.extend_from_slice(&bytes);
+            }
+        }
         self
     }
 
     /// An unsigned integer.
     pub fn uint(&mut self, value: u64) -> &mut Self {
-        self.push(Header::Positive(value))
+        self.push(0, value)
     }
 
     /// A signed integer.
     pub fn int(&mut self, value: i64) -> &mut Self {
         match u64::try_from(value) {
-            Ok(value) => self.push(Header::Positive(value)),
-            Err(_) => self.push(Header::Negative(!value.cast_unsigned())),
+            Ok(value) => self.push(0, value),
+            Err(_) => self.push(1, !value.cast_unsigned()),
         }
     }
 
     /// A negative integer `-1 - n`, for values below `i64::MIN`.
     pub fn negative(&mut self, n: u64) -> &mut Self {
-        self.push(Header::Negative(n))
+        self.push(1, n)
     }
 
     /// A float in its shortest form.
     pub fn float(&mut self, value: f64) -> &mut Self {
-        self.push(Header::Float(value))
+        // Through an array, since ciborium-io writes to a `Vec` under some feature sets only.
+        let mut head = [0u8; 9];
+        let mut room: &mut [u8] = &mut head;
+        let pushed = Encoder::from(&mut room).push(Header::Float(value));
+        debug_assert!(pushed.is_ok(), "no float is longer than 9 bytes");
+        let len = 9 - room.len();
+        self.bytes.extend_from_slice(head.get(..len).unwrap_or_default());
+        self
     }
 
     /// `true` or `false`.
     pub fn bool(&mut self, value: bool) -> &mut Self {
-        self.push(Header::Simple(if value { 21 } else { 20 }))
+        self.push(7, if value { 21 } else { 20 })
     }
 
     /// `null`.
     pub fn null(&mut self) -> &mut Self {
-        self.push(Header::Simple(22))
+        self.push(7, 22)
     }
 
     /// A text string.
     pub fn text(&mut self, text: &str) -> &mut Self {
-        self.push(Header::Text(Some(text.len())));
+        self.push(3, text.len() as u64);
         self.bytes.extend_from_slice(text.as_bytes());
         self
     }
 
     /// A byte string.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.push(Header::Bytes(Some(bytes.len())));
+        self.push(2, bytes.len() as u64);
         self.bytes.extend_from_slice(bytes);
         self
     }
 
     /// The head of an array of `len` items.
     pub fn array(&mut self, len: usize) -> &mut Self {
-        self.push(Header::Array(Some(len)))
+        self.push(4, len as u64)
     }
 
     /// The head of a map of `len` members.
     pub fn map(&mut self, len: usize) -> &mut Self {
-        self.push(Header::Map(Some(len)))
+        self.push(5, len as u64)
     }
 
     /// An item that is already encoded.

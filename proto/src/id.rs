@@ -38,6 +38,10 @@ fn check(what: &'static str, text: &str) -> Result<(), IdError> {
     if text.len() > ID_LEN_MAX {
         return Err(IdError::TooLong { what, len: text.len(), max: ID_LEN_MAX });
     }
+    // Nearly all names are printable ASCII without spaces, and need no closer look.
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
     if text.trim().is_empty() {
         return Err(IdError::Empty { what });
     }

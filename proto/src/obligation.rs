@@ -140,6 +140,14 @@ impl Obligation {
         whole(bytes, |reader| Self::read(reader, bytes))
     }
 
+    /// The id of an encoded obligation, read without the rest of it; none if it is not one. For
+    /// observers: it checks nothing else.
+    #[must_use]
+    pub fn id_of(bytes: &[u8]) -> Option<&str> {
+        let mut reader = Reader::new(bytes);
+        Members::open(&mut reader).ok()?.required(0).ok()?.text().ok()
+    }
+
     fn read(reader: &mut Reader<'_>, source: &Bytes) -> Result<Self, CborError> {
         let mut map = Members::open(reader)?;
         let id = name(map.required(0)?, "obligation_id")?;

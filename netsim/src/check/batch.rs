@@ -1,5 +1,6 @@
 //! One commit, read: its records by what they say.
 
+use super::entries::Hashed;
 use bytes::Bytes;
 use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
@@ -8,7 +9,7 @@ use proto::record::{
     Resolution, Role, Terminal, key_num, split_cell_key, split_issued_key,
 };
 use proto::store::{Table, Write};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// One commit, read.
 #[derive(Debug, Default)]
@@ -21,9 +22,9 @@ pub(super) struct Batch {
     pub(super) escalations: BTreeMap<ObligationId, Escalation>,
     pub(super) cells: Vec<(Bytes, Role, AgentId, Cell)>,
     /// Ids with a withheld principal cell.
-    pub(super) withheld: BTreeSet<ObligationId>,
+    pub(super) withheld: Hashed<ObligationId, ()>,
     /// `(issuer, id)` with a receiver cell.
-    pub(super) effects: BTreeSet<(AgentId, ObligationId)>,
+    pub(super) effects: Hashed<(AgentId, ObligationId), ()>,
     pub(super) ledger: BTreeMap<(AgentId, ObligationId), Ledger>,
     pub(super) ledger_gone: Vec<(AgentId, ObligationId)>,
     pub(super) intents: Vec<Bytes>,
@@ -72,9 +73,9 @@ impl Batch {
                 let (role, agent, ..) = split_cell_key(&write.key).ok_or("bad key")?;
                 let cell = Cell::decode(value).map_err(text)?;
                 if role == Role::Receiver {
-                    self.effects.insert((agent.clone(), cell.obligation_id.clone()));
+                    self.effects.insert((agent.clone(), cell.obligation_id.clone()), ());
                 } else if cell.value == (CellValue::Authorization { granted: false }) {
-                    self.withheld.insert(cell.obligation_id.clone());
+                    self.withheld.insert(cell.obligation_id.clone(), ());
                 }
                 self.cells.push((write.key.clone(), role, agent, cell));
             }

@@ -45,7 +45,7 @@ impl Checker {
             } else {
                 self.by_name.get(agent).copied()
             };
-            let entry = issuer.and_then(|n| self.nodes.get_mut(n)?.entries.get_mut(id));
+            let entry = issuer.and_then(|n| self.nodes.get_mut(n)?.entries.get_mut(id.as_str()));
             let Some(entry) = entry else {
                 breach("AB-3", format!("state set by {id} of {agent}, which nobody asked for"));
                 continue;

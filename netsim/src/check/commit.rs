@@ -39,13 +39,13 @@ impl Checker {
         let Some(view) = self.nodes.get_mut(node) else { return };
         let mut breach = |rule, detail| broken.push((rule, Class::Safety, detail));
         for id in &batch.outcomes_gone {
-            if let Some(entry) = view.entries.get_mut(id) {
+            if let Some(entry) = view.entries.get_mut(id.as_str()) {
                 entry.forgotten = true;
             }
         }
         for (num, obligation) in &batch.pending {
             let id = &obligation.id;
-            let Some(entry) = view.entries.get_mut(id) else {
+            let Some(entry) = view.entries.get_mut(id.as_str()) else {
                 breach("AB-1", format!("{id} is pending, and nobody asked for it"));
                 continue;
             };
@@ -65,7 +65,7 @@ impl Checker {
                 breach("AB-2", format!("the deadline of {id} moved"));
             }
             if matches!(entry.spec.change, Change::Authorization { .. })
-                && !batch.withheld.contains(id)
+                && !batch.withheld.contains_key(id)
             {
                 breach("AB-1", format!("{id} was issued and not withheld here in the same commit"));
             }
@@ -81,7 +81,8 @@ impl Checker {
             view.nums.insert(*num, id.clone());
         }
         for (num, attempt) in &batch.attempts {
-            let Some(entry) = view.nums.get(num).and_then(|id| view.entries.get_mut(id)) else {
+            let Some(entry) = view.nums.get(num).and_then(|id| view.entries.get_mut(id.as_str()))
+            else {
                 breach("AB-2", format!("an attempt of transfer {num}, which does not exist"));
                 continue;
             };
@@ -106,7 +107,7 @@ impl Checker {
         }
         let up_since = view.up_since;
         for (id, outcome) in &batch.outcomes {
-            let Some(entry) = view.entries.get_mut(id) else {
+            let Some(entry) = view.entries.get_mut(id.as_str()) else {
                 breach("TS-1", format!("an outcome of {id}, which nobody asked for"));
                 continue;
             };
@@ -173,7 +174,7 @@ impl Checker {
             }
         }
         for (id, item) in &batch.escalations {
-            let Some(entry) = view.entries.get_mut(id) else {
+            let Some(entry) = view.entries.get_mut(id.as_str()) else {
                 breach("AB-4", format!("an escalation of {id}, which nobody asked for"));
                 continue;
             };
@@ -205,7 +206,7 @@ impl Checker {
             }
         }
         for item in &batch.reconcile {
-            let Some(entry) = view.entries.get_mut(&item.obligation_id) else { continue };
+            let Some(entry) = view.entries.get_mut(item.obligation_id.as_str()) else { continue };
             if item.kind == ReconcileKind::LateApplied && item.resolution.is_none() {
                 entry.late_items += 1;
                 if entry.late_items > 1 || entry.terminal != Some(Terminal::Escalated) {
@@ -232,8 +233,10 @@ impl Checker {
         let skew_ms = self.bounds.skew_ms;
         let mut breach = |rule, detail| broken.push((rule, Class::Safety, detail));
         for ((issuer, id), ledger) in &batch.ledger {
-            let entry =
-                self.by_name.get(issuer).and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id));
+            let entry = self
+                .by_name
+                .get(issuer)
+                .and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id.as_str()));
             let Some(entry) = entry.filter(|entry| entry.spec.target == node) else {
                 breach(
                     "LE-1",
@@ -251,7 +254,7 @@ impl Checker {
             }
             entry.ledger = Some(ledger.status);
             entry.ledger_until = Some(ledger.deadline_at.after_ms(skew_ms));
-            let effect = batch.effects.contains(&(issuer.clone(), id.clone()));
+            let effect = batch.effects.contains_key(&(issuer.clone(), id.clone()));
             match (ledger.status, entry.spec.external) {
                 (AckStatus::Applied, false) if !effect => {
                     breach(
@@ -289,8 +292,10 @@ impl Checker {
             }
         }
         for (issuer, id) in &batch.ledger_gone {
-            let entry =
-                self.by_name.get(issuer).and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id));
+            let entry = self
+                .by_name
+                .get(issuer)
+                .and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id.as_str()));
             let kept_until = entry.and_then(|entry| {
                 entry.ledger_gone = true;
                 entry.ledger_until.or(entry.deadline_at)
@@ -303,7 +308,7 @@ impl Checker {
             }
         }
         let Some(view) = self.nodes.get_mut(node) else { return };
-        view.intents.extend(batch.intents.iter().cloned());
+        view.intents.extend(batch.intents.iter().map(|key| (key.clone(), ())));
         for key in &batch.intents_gone {
             view.intents.remove(key);
             let settled =
@@ -316,7 +321,7 @@ impl Checker {
             {
                 // An intent may also be forgotten, once its obligation has long expired.
                 let entry = split_issued_key(key).and_then(|(issuer, id)| {
-                    self.nodes.get(*self.by_name.get(&issuer)?)?.entries.get(&id)
+                    self.nodes.get(*self.by_name.get(&issuer)?)?.entries.get(id.as_str())
                 });
                 let expired =
                     entry.and_then(|entry| entry.deadline_at).is_some_and(|at| clock >= at);

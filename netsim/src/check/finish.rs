@@ -22,7 +22,8 @@ impl Checker {
     pub fn finish(&mut self, at: u64, looks: &[LastLook<'_>]) {
         let mut broken = Vec::new();
         for (node, view) in self.nodes.iter().enumerate() {
-            for (id, entry) in &view.entries {
+            for entry in view.entries.values() {
+                let id = &entry.spec.id;
                 let mut breach = |rule, class, detail| broken.push((rule, class, node, detail));
                 if entry.pending.is_some() {
                     breach("deliver-or-report", Class::Liveness, format!("{id} is still pending"));

@@ -1,6 +1,6 @@
 //! Rules of what leaves a node: nothing is visible before it is durable (PS-1).
 
-use super::{Checker, Class};
+use super::{Checker, Class, Entry};
 use proto::ack::AckStatus;
 use proto::event::Event;
 use proto::id::{AgentId, ObligationId};
@@ -19,12 +19,14 @@ impl Checker {
                 for run in runs.iter().filter(|run| run.status.is_final()) {
                     for reference in run.refs.iter().flat_map(|range| range.iter()) {
                         match view.offered.get(&(*session, reference)) {
-                            Some(Some((issuer, id))) => {
+                            Some(Some((issuer, number))) => {
                                 let id_conflict = run
                                     .reason
                                     .as_ref()
                                     .is_some_and(|r| r.as_str() == "id_conflict");
-                                broken.extend(self.ack_out(*issuer, id, run.status, id_conflict));
+                                let entry = self.nodes.get(*issuer);
+                                let entry = entry.and_then(|view| view.entries.numbered(*number));
+                                broken.extend(ack_out(entry, run.status, id_conflict));
                             }
                             _ => broken.push((
                                 "AB-3",
@@ -42,7 +44,10 @@ impl Checker {
                 let issuer = self.by_name.get(peer).copied().unwrap_or(usize::MAX);
                 let finals = acks.iter().filter(|ack| ack.status.is_final());
                 finals
-                    .filter_map(|ack| self.ack_out(issuer, &ack.obligation_id, ack.status, false))
+                    .filter_map(|ack| {
+                        let entry = self.entry_of(issuer, ack.obligation_id.as_str());
+                        ack_out(entry, ack.status, false)
+                    })
                     .collect()
             }
             Output::Answer { session: _, acks, .. } => acks
@@ -50,7 +55,7 @@ impl Checker {
                 .filter(|ack| ack.status.is_final())
                 .filter(|ack| {
                     !self.nodes.iter().any(|view| {
-                        view.entries.get(&ack.obligation_id).is_some_and(|entry| {
+                        view.entries.get(ack.obligation_id.as_str()).is_some_and(|entry| {
                             entry.spec.target == node && entry.ledger == Some(ack.status)
                         })
                     })
@@ -71,7 +76,8 @@ impl Checker {
                 let view = self.nodes.get(node);
                 let issued = results.iter().filter_map(|result| result.as_ref().ok());
                 let lost = issued.filter(|issued| {
-                    let entry = view.and_then(|view| view.entries.get(&issued.obligation_id));
+                    let entry =
+                        view.and_then(|view| view.entries.get(issued.obligation_id.as_str()));
                     entry.is_none_or(|entry| {
                         issued.custody != entry.spec.admissible || issued.custody != entry.custody()
                     })
@@ -104,7 +110,7 @@ impl Checker {
     /// disk.
     pub fn attested(&mut self, at: u64, node: usize, event: &Event) {
         let Event::Attested { obligation_id: id, .. } = event else { return };
-        let ledger = self.entry_of(node, id.as_str()).and_then(super::Entry::ledger);
+        let ledger = self.entry_of(node, id.as_str()).and_then(Entry::ledger);
         if ledger != Some(AckStatus::Applied) {
             let detail = format!("{id} is told as attested, its receiver's ledger says {ledger:?}");
             self.breach("PS-1", Class::Safety, at, node, detail);
@@ -112,7 +118,7 @@ impl Checker {
     }
 
     fn ended(&self, node: usize, id: &ObligationId, told: Terminal) -> Vec<(&'static str, String)> {
-        let durable = self.nodes.get(node).and_then(|view| view.entries.get(id)?.terminal);
+        let durable = self.nodes.get(node).and_then(|view| view.entries.get(id.as_str())?.terminal);
         if durable == Some(told) {
             return Vec::new();
         }
@@ -123,26 +129,25 @@ impl Checker {
         let mut broken = Vec::new();
         let Some(view) = self.nodes.get_mut(node) else { return broken };
         for item in items {
-            let Ok(obligation) = Obligation::decode(item) else {
+            let Some(id) = Obligation::id_of(item) else {
                 broken.push(("WR-1", "an offer that does not decode".to_owned()));
                 continue;
             };
-            match view.entries.get_mut(&obligation.id) {
+            match view.entries.get_mut(id) {
                 Some(entry) if entry.custody() => entry.offers += 1,
-                _ => broken
-                    .push(("PS-1", format!("{} was offered before it was durable", obligation.id))),
+                _ => broken.push(("PS-1", format!("{id} was offered before it was durable"))),
             }
         }
         broken
     }
 
     fn best_effort_out(&self, node: usize, items: &[bytes::Bytes]) -> Vec<(&'static str, String)> {
-        let named = items.iter().filter_map(|item| Obligation::decode(item).ok());
-        let wrong = named.filter(|obligation| {
-            let entry = self.nodes.get(node).and_then(|view| view.entries.get(&obligation.id));
+        let named = items.iter().filter_map(|item| Obligation::id_of(item));
+        let wrong = named.filter(|id| {
+            let entry = self.nodes.get(node).and_then(|view| view.entries.get(id));
             entry.is_none_or(|entry| entry.spec.admissible)
         });
-        wrong.map(|obligation| ("AC-1", format!("{} went best-effort", obligation.id))).collect()
+        wrong.map(|id| ("AC-1", format!("{id} went best-effort"))).collect()
     }
 
     fn decide_out(
@@ -155,7 +160,7 @@ impl Checker {
             return vec![("WR-1", "a decision asked on what does not decode".to_owned())];
         };
         let key = issued_key(issuer, &obligation.id);
-        if self.nodes.get(node).is_some_and(|view| view.intents.contains(&key)) {
+        if self.nodes.get(node).is_some_and(|view| view.intents.contains_key(&key)) {
             return Vec::new();
         }
         vec![(
@@ -163,28 +168,26 @@ impl Checker {
             format!("the handler is asked for {} before the intent is durable", obligation.id),
         )]
     }
+}
 
-    /// An `applied` needs the ledger; a decline may come without (expired, superseded), but not
-    /// against it.
-    fn ack_out(
-        &self,
-        issuer: usize,
-        id: &ObligationId,
-        status: AckStatus,
-        id_conflict: bool,
-    ) -> Option<(&'static str, String)> {
-        let entry = self.entry_of(issuer, id.as_str());
-        let ledger = entry.and_then(super::Entry::ledger);
-        let wrong = match status {
-            AckStatus::Applied => ledger != Some(AckStatus::Applied),
-            _ => {
-                ledger == Some(AckStatus::Applied)
-                    && !id_conflict
-                    && entry.is_none_or(|e| e.terminal.is_none())
-            }
-        };
-        wrong.then(|| {
-            ("PS-1", format!("{status} for {id} left, the durable ledger says {ledger:?}"))
-        })
-    }
+/// An `applied` needs the ledger; a decline may come without (expired, superseded), but not against
+/// it.
+fn ack_out(
+    entry: Option<&Entry>,
+    status: AckStatus,
+    id_conflict: bool,
+) -> Option<(&'static str, String)> {
+    let ledger = entry.and_then(Entry::ledger);
+    let wrong = match status {
+        AckStatus::Applied => ledger != Some(AckStatus::Applied),
+        _ => {
+            ledger == Some(AckStatus::Applied)
+                && !id_conflict
+                && entry.is_none_or(|e| e.terminal.is_none())
+        }
+    };
+    wrong.then(|| {
+        let id = entry.map_or("an unknown id", |entry| entry.spec.id.as_str());
+        ("PS-1", format!("{status} for {id} left, the durable ledger says {ledger:?}"))
+    })
 }
