@@ -61,7 +61,7 @@ enum Recovery {
 #[derive(Debug, Default)]
 #[expect(clippy::disallowed_types, reason = "never iterated")]
 struct EndedIds {
-    hashes: std::collections::HashSet<u64>,
+    hashes: std::collections::HashSet<u64, foldhash::fast::RandomState>,
     complete: bool,
 }
 

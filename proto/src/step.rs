@@ -292,9 +292,9 @@ impl Step {
     }
 }
 
-/// Looked up and never iterated, so its order cannot show.
+/// Looked up and never iterated, so its order cannot show. Keys come from peers: the hash is keyed.
 #[expect(clippy::disallowed_types, reason = "never iterated")]
-type Map<K> = std::collections::HashMap<K, Option<Bytes>>;
+type Map<V> = std::collections::HashMap<Bytes, V, foldhash::fast::RandomState>;
 
 /// Cells remembered as they are, so that hot keys cost no read; all are dropped at the limit.
 const CELLS_CACHED_MAX: usize = 16_384;
@@ -303,9 +303,12 @@ const CELLS_CACHED_MAX: usize = 16_384;
 /// commit fails the process ends, so nothing computed from them can get out.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
-    open: Map<(Table, Bytes)>,
-    flying: VecDeque<(u64, Map<(Table, Bytes)>)>,
-    cells: Map<Bytes>,
+    /// The newest value of each key, and the generation that wrote it.
+    staged: [Map<(u64, Option<Bytes>)>; Table::ALL.len()],
+    /// Keys the open generation wrote.
+    open: Vec<(Table, Bytes)>,
+    flying: VecDeque<(u64, Vec<(Table, Bytes)>)>,
+    cells: Map<Option<Bytes>>,
     next_generation: u64,
 }
 
@@ -314,18 +317,20 @@ impl Staging {
         if table == Table::Cell {
             self.remember(key.clone(), value.clone());
         }
-        self.open.insert((table, key), value);
+        self.open.push((table, key.clone()));
+        if let Some(staged) = self.staged.get_mut(table as usize) {
+            staged.insert(key, (self.next_generation, value));
+        }
     }
 
-    fn get(&self, table: Table, key: &Bytes) -> Option<Option<Bytes>> {
+    fn get(&self, table: Table, key: &[u8]) -> Option<Option<Bytes>> {
         if table == Table::Cell
             && let Some(value) = self.cells.get(key)
         {
             return Some(value.clone());
         }
-        let key = (table, key.clone());
-        let flying = || self.flying.iter().rev().find_map(|(_, map)| map.get(&key));
-        self.open.get(&key).or_else(flying).cloned()
+        let (_, value) = self.staged.get(table as usize)?.get(key)?;
+        Some(value.clone())
     }
 
     fn remember(&mut self, key: Bytes, value: Option<Bytes>) {
@@ -340,9 +345,9 @@ impl Staging {
         self.next_generation
     }
 
-    /// Writes not durable yet.
+    /// Keys whose newest value is not durable yet.
     pub(crate) fn len(&self) -> usize {
-        self.open.len() + self.flying.iter().map(|(_, map)| map.len()).sum::<usize>()
+        self.staged.iter().map(Map::len).sum()
     }
 
     /// Closes the open generation and returns its number.
@@ -356,7 +361,16 @@ impl Staging {
     /// Drops what is durable by now.
     pub(crate) fn committed(&mut self, generation: u64) {
         while self.flying.front().is_some_and(|(front, _)| *front <= generation) {
-            self.flying.pop_front();
+            let Some((_, mut keys)) = self.flying.pop_front() else { return };
+            for (table, key) in keys.drain(..) {
+                let Some(staged) = self.staged.get_mut(table as usize) else { continue };
+                if staged.get(&key).is_some_and(|(newest, _)| *newest <= generation) {
+                    staged.remove(&key);
+                }
+            }
+            if self.open.capacity() == 0 {
+                self.open = keys; // its room is used again
+            }
         }
     }
 }
