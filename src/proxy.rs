@@ -1,15 +1,17 @@
 //! A UDP link that misbehaves on demand, for the demo and the tests.
 //!
 //! It stands between a client and a target as a NAT does: each client gets a socket of its own
-//! towards the target. Each direction loses, duplicates, delays, reorders, throttles or cuts on its
-//! own, by a seeded generator, and may be changed while packets flow. It knows nothing of QUIC.
+//! towards the target. Each direction is a [`Link`] of its own with the simulator's [`LinkModel`],
+//! or cut, and may be changed while packets flow. It knows nothing of QUIC.
 
-mod link;
+mod count;
 
-pub use link::{Count, LinkFaults};
+pub use count::Count;
+pub use link::{Bursts, Chance, Delay, LinkModel, Micros};
 
 use bytes::Bytes;
-use link::{Link, LinkCounters, Verdict};
+use count::LinkCounters;
+use link::{Fate, Link};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -31,23 +33,44 @@ const ANSWERS_MAX: usize = 1_024;
 /// The largest UDP payload.
 const PACKET_LEN_MAX: usize = 65_535;
 
+/// What one direction does to packets. The default is a perfect link.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Direction {
+    /// What becomes of a packet.
+    pub model: LinkModel,
+    /// Whether nothing gets through.
+    pub cut: bool,
+}
+
+impl From<LinkModel> for Direction {
+    fn from(model: LinkModel) -> Self {
+        Self { model, cut: false }
+    }
+}
+
 /// What both directions do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
     /// From clients to the target.
-    pub to_target: LinkFaults,
+    pub to_target: Direction,
     /// From the target back.
-    pub to_client: LinkFaults,
+    pub to_client: Direction,
 }
 
 impl Faults {
     /// The same both ways.
     #[must_use]
-    pub const fn both(link: LinkFaults) -> Self {
-        Self { to_target: link, to_client: link }
+    pub fn both(model: LinkModel) -> Self {
+        Self { to_target: model.clone().into(), to_client: model.into() }
     }
 
-    const fn of(&mut self, way: Way) -> &mut LinkFaults {
+    /// The same, seen from the other end.
+    #[must_use]
+    pub fn turned(self) -> Self {
+        Self { to_target: self.to_client, to_client: self.to_target }
+    }
+
+    const fn of(&mut self, way: Way) -> &mut Direction {
         match way {
             Way::ToTarget => &mut self.to_target,
             Way::ToClient => &mut self.to_client,
@@ -121,8 +144,9 @@ pub async fn start(target: SocketAddr, seed: u64) -> io::Result<ProxyHandle> {
         shared: shared.clone(),
         clients: BTreeMap::new(),
         held: BTreeMap::new(),
-        to_target: Link::new(seed),
-        to_client: Link::new(!seed),
+        to_target: Link::new(seed, 0),
+        to_client: Link::new(seed, 1),
+        begun: Instant::now(),
         count: 0,
         answers: answers_tx,
     };
@@ -145,7 +169,7 @@ impl ProxyHandle {
     /// The faults now.
     #[must_use]
     pub fn faults(&self) -> Faults {
-        *self.shared.faults()
+        self.shared.faults().clone()
     }
 
     /// Cuts or heals both directions; the other faults stay.
@@ -202,6 +226,7 @@ struct Relay {
     held: BTreeMap<(Instant, u64), (Way, SocketAddr, Bytes)>,
     to_target: Link,
     to_client: Link,
+    begun: Instant,
     count: u64,
     answers: mpsc::Sender<(SocketAddr, Bytes)>,
 }
@@ -260,25 +285,39 @@ impl Relay {
 
     /// Decides what becomes of a packet.
     fn take(&mut self, way: Way, client: SocketAddr, packet: Bytes) {
-        let faults = *self.shared.faults().of(way);
+        let now = Instant::now();
+        let micros = u64::try_from((now - self.begun).as_micros()).unwrap_or(u64::MAX);
         let link = match way {
             Way::ToTarget => &mut self.to_target,
             Way::ToClient => &mut self.to_client,
         };
-        let now = Instant::now();
-        match link.judge(now, packet.len(), &faults) {
-            Verdict::Drop => self.counters(way).dropped(),
-            Verdict::Deliver { after, again } => {
-                if let Some(again) = again {
-                    self.counters(way).duplicated();
-                    self.hold(now + again, way, client, packet.clone());
-                }
-                if after.is_zero() {
-                    self.send(way, client, &packet);
-                } else {
-                    self.hold(now + after, way, client, packet);
-                }
+        let fate = {
+            let mut faults = self.shared.faults();
+            let Direction { model, cut } = faults.of(way);
+            // Drawn also while cut, so that a cut does not shift the fate of what comes after it.
+            let fate = link.pass(micros, packet.len(), model);
+            if *cut { None } else { Some(fate) }
+        };
+        let Some(Fate::Arrives { after, again, corrupt }) = fate else {
+            return self.counters(way).dropped();
+        };
+        if let Some(again) = again {
+            self.counters(way).duplicated();
+            self.hold(now + Duration::from_micros(again.0), way, client, packet.clone());
+        }
+        let packet = match corrupt {
+            None => packet,
+            Some(draw) => {
+                self.counters(way).corrupted();
+                let mut bytes = packet.to_vec();
+                link::flip(&mut bytes, draw);
+                bytes.into()
             }
+        };
+        if after == Micros(0) {
+            self.send(way, client, &packet);
+        } else {
+            self.hold(now + Duration::from_micros(after.0), way, client, packet);
         }
     }
 
@@ -309,7 +348,7 @@ impl Relay {
             Way::ToClient => Some(self.front.try_send_to(packet, client)),
         };
         match sent {
-            Some(Ok(_)) => self.counters(way).forwarded(),
+            Some(Ok(len)) => self.counters(way).forwarded(len),
             // A full buffer, or nobody there: a link drops it and says nothing.
             _ => self.counters(way).overflowed(),
         }
@@ -429,13 +468,12 @@ mod tests {
         let (target, _echo) = echo().await;
         let proxy = start(target, 7).await.unwrap();
         let socket = client(&proxy).await;
-        let link = LinkFaults {
-            duplicate_permille: 1000,
-            delay_ms: 5,
-            jitter_ms: 40,
-            ..LinkFaults::default()
+        let link = LinkModel {
+            delay: Delay::Uniform(Micros::from_ms(5), Micros::from_ms(45)),
+            duplicate: Chance::ALWAYS,
+            ..LinkModel::default()
         };
-        proxy.set(Faults { to_client: link, ..Faults::default() });
+        proxy.set(Faults { to_client: link.into(), ..Faults::default() });
         for n in 0..20 {
             socket.send(&[n]).await.unwrap();
         }
@@ -443,6 +481,24 @@ mod tests {
         assert_eq!(answers.len(), 40);
         assert!(!answers.is_sorted(), "jitter reorders: {answers:?}");
         assert_eq!(proxy.counters().total().duplicated, 20);
+    }
+
+    #[tokio::test]
+    async fn bits_flip_and_what_is_too_large_vanishes() {
+        let (target, _echo) = echo().await;
+        let proxy = start(target, 7).await.unwrap();
+        let socket = client(&proxy).await;
+        let link = LinkModel { corrupt: Chance::ALWAYS, mtu: 1, ..LinkModel::default() };
+        proxy.set(Faults { to_target: link.into(), ..Faults::default() });
+        for n in 0..20 {
+            socket.send(&[n]).await.unwrap();
+            socket.send(&[n, n]).await.unwrap();
+        }
+        let answers = drain(&socket).await;
+        assert_eq!(answers.len(), 20, "those of two bytes are too large");
+        assert!((0..20).zip(answers).all(|(sent, (_, got))| sent != got));
+        let counters = proxy.counters().to_target;
+        assert_eq!((counters.corrupted, counters.dropped, counters.forwarded_bytes), (20, 20, 20));
     }
 
     #[tokio::test]

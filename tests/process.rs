@@ -10,7 +10,7 @@
 
 use abhyasa::demo::api::{Api, nano, text};
 use abhyasa::demo::stage::{ALICE, BOB, NodeProcess, Stage};
-use abhyasa::proxy::{Faults, LinkFaults};
+use abhyasa::proxy::{Chance, Delay, Faults, LinkModel, Micros};
 use proto::backoff::mix;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -79,12 +79,11 @@ async fn torture(seed: u64) {
     let mut dice = Dice(seed);
     let mut stage = Stage::set(Path::new(env!("CARGO_BIN_EXE_abhyasa")), seed, "").await.unwrap();
     stage.start().await.unwrap();
-    let link = LinkFaults {
-        loss_permille: 100,
-        duplicate_permille: 100,
-        delay_ms: 1,
-        jitter_ms: 15,
-        ..LinkFaults::default()
+    let link = LinkModel {
+        delay: Delay::Uniform(Micros::from_ms(1), Micros::from_ms(16)),
+        loss: Chance::permille(100),
+        duplicate: Chance::permille(100),
+        ..LinkModel::default()
     };
     stage.link.set(Faults::both(link));
     let mut owed = BTreeMap::new();

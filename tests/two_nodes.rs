@@ -11,7 +11,7 @@ mod common;
 
 use abhyasa::demo::stage::free_address;
 use abhyasa::node::{Node, NodeHandle};
-use abhyasa::proxy::{self, Faults, LinkFaults, ProxyHandle};
+use abhyasa::proxy::{self, Chance, Delay, Faults, LinkModel, Micros, ProxyHandle};
 use axum::extract::State;
 use axum::http::StatusCode;
 use common::web::{Mood, Service, serve};
@@ -173,12 +173,11 @@ async fn a_lossy_link_loses_no_obligation_and_doubles_none() {
     let world = World::new();
     let (a, b, link) = through_proxy(&world).await;
     let alice = a.handle();
-    let faults = LinkFaults {
-        loss_permille: 200,
-        duplicate_permille: 200,
-        delay_ms: 1,
-        jitter_ms: 20,
-        ..LinkFaults::default()
+    let faults = LinkModel {
+        delay: Delay::Uniform(Micros::from_ms(1), Micros::from_ms(21)),
+        loss: Chance::permille(200),
+        duplicate: Chance::permille(200),
+        ..LinkModel::default()
     };
     link.set(Faults::both(faults));
     let drafts: Vec<_> =

@@ -3,7 +3,7 @@
 use super::api::{Api, nano, text, until};
 use super::stage::{ALICE, BOB, Stage};
 use super::tell::Teller;
-use crate::proxy::{Faults, LinkFaults};
+use crate::proxy::{Chance, Delay, Faults, LinkModel, Micros};
 use anyhow::{Context as _, ensure};
 use proto::time::Time;
 use serde_json::{Map, Value, json};
@@ -110,12 +110,11 @@ pub(super) async fn lossy(stage: &mut Stage, tell: &Teller) -> anyhow::Result<En
     tell.link("loses 30 %, doubles 10 %, delays by 5 to 35 ms and so reorders");
     let before = stage.link.count();
     let applied_before = stage.bob.api.metric(APPLIED).await?;
-    let link = LinkFaults {
-        loss_permille: 300,
-        duplicate_permille: 100,
-        delay_ms: 5,
-        jitter_ms: 30,
-        ..LinkFaults::default()
+    let link = LinkModel {
+        delay: Delay::Uniform(Micros::from_ms(5), Micros::from_ms(35)),
+        loss: Chance::permille(300),
+        duplicate: Chance::permille(100),
+        ..LinkModel::default()
     };
     stage.link.set(Faults::both(link));
     let mut batch: Vec<Value> = (0..UPDATES).map(|_| correct("route.lossy", -0.001)).collect();

@@ -226,8 +226,8 @@ pub struct Link {
 impl Link {
     /// The same faults for all packets.
     pub fn set(&self, faults: Faults) {
-        self.out.set(faults);
-        self.back.set(Faults { to_target: faults.to_client, to_client: faults.to_target });
+        self.out.set(faults.clone());
+        self.back.set(faults.turned());
     }
 
     /// Takes all faults away.

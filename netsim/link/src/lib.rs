@@ -10,6 +10,6 @@ mod rng;
 mod unit;
 
 pub use delay::Delay;
-pub use model::{Bursts, Fate, Link, LinkModel, Loss};
+pub use model::{Bursts, Fate, Link, LinkModel, Loss, flip};
 pub use rng::Rng;
 pub use unit::{Chance, Micros};

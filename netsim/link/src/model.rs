@@ -99,6 +99,16 @@ impl LinkModel {
     }
 }
 
+/// Flips bits in one byte of a packet, chosen by `draw`, the number in [`Fate::Arrives`].
+pub fn flip(packet: &mut [u8], draw: u64) {
+    let mut rng = Rng::new(draw, 0);
+    let at = usize::try_from(rng.below(packet.len() as u64)).unwrap_or(0);
+    let mask = rng.range(1, 255).to_le_bytes()[0];
+    if let Some(byte) = packet.get_mut(at) {
+        *byte ^= mask;
+    }
+}
+
 /// The state of one direction of a link, and its randomness.
 #[derive(Clone, Debug)]
 pub struct Link {
@@ -305,6 +315,18 @@ mod tests {
         assert!(!dropped(&Link::new(1, 0).pass(0, 1_200, &model)));
         let fate = Link::new(1, 0).pass(0, 1_201, &model);
         assert_eq!(fate, Fate::Dropped(Loss::TooLarge));
+    }
+
+    #[test]
+    fn a_flip_changes_one_byte_and_repeats() {
+        for draw in 0..1_000 {
+            let (mut once, mut again) = ([0u8; 40], [0u8; 40]);
+            flip(&mut once, draw);
+            flip(&mut again, draw);
+            assert_eq!(once.iter().filter(|byte| **byte != 0).count(), 1, "by {draw}");
+            assert_eq!(once, again);
+        }
+        flip(&mut [], 1);
     }
 
     #[test]
