@@ -14,7 +14,7 @@ use abhyasa::DriverError;
 use abhyasa::config::NodeConfig;
 use abhyasa::demo::api::{nano, text};
 use abhyasa::demo::stage::{ALICE, BOB, NodeProcess, Stage};
-use abhyasa::node::{Builder, Node};
+use abhyasa::node::{Builder, Node, NodeError};
 use abhyasa::store::{FaultPlan, FaultStore, FjallStore, Storage, StoreError, StoreOptions};
 use bytes::Bytes;
 use common::raw::Raw;
@@ -151,6 +151,26 @@ async fn cr1_a_failing_sync_of_the_custodian_loses_nothing_that_was_answered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cr1_a_full_disk_of_the_custodian_loses_nothing_that_was_answered() {
     custodian_fails("full").await;
+}
+
+/// A sync that fails may have reached the disk. Then the caller is not told "not taken".
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cr1_a_commit_that_fails_and_is_kept_is_taken_by_a_caller_who_asks_again() {
+    let world = World::new();
+    let (config, bob) = world.configs("", "");
+    let b = start(bob).await;
+    // Its first commit is that of the issue: at the start nothing was pending.
+    let mut a = start_faulty(config, "fail-kept@1").await;
+    let answer = a.handle().issue(vec![step(0)]).await;
+    assert_eq!(answer.unwrap_err(), NodeError::Unanswered);
+    failed(&mut a, "fail-kept@1").await;
+    let config = elsewhere(&a);
+    a.stop().await.unwrap();
+    let a = start(config).await;
+    let again = a.handle().issue(vec![step(0)]).await.unwrap().pop().unwrap().unwrap();
+    assert!(again.existing, "it is on the disk");
+    ends(&a.handle(), "w0", Terminal::Applied).await;
+    assert_eq!(weight(b.handle().store(), Role::Receiver, "alice", "route"), steps(1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -136,7 +136,10 @@ impl From<NodeError> for ApiError {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", message)
                     .after(Some(retry_after_ms))
             }
-            _ => Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message),
+            NodeError::Stopping => Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message),
+            NodeError::Unanswered => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unanswered", message)
+            }
         }
     }
 }

@@ -128,7 +128,8 @@ pub(crate) enum BatchResult {
         (status = 409, description = "id or sequence taken", body = ErrorBody),
         (status = 413, description = "too large", body = ErrorBody),
         (status = 429, description = "full or busy; come back after Retry-After", body = ErrorBody),
-        (status = 503, description = "stopping or recovering", body = ErrorBody),
+        (status = 503, description = "stopping or recovering, or `unanswered`: the node ended before \
+            it knew whether it was taken", body = ErrorBody),
     )
 )]
 pub(crate) async fn issue(

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-/// Why a call did nothing.
+/// Why a call has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -33,9 +33,15 @@ pub enum NodeError {
         /// When to come back, in milliseconds.
         retry_after_ms: u64,
     },
-    /// The node is stopping, or has stopped.
+    /// The node is stopping, or has stopped; nothing was done.
     #[error("the node is stopping")]
     Stopping,
+    /// The node ended with the call under way. The commit that failed may be on the disk all the
+    /// same, so only the next start knows: asking again under the same id does nothing twice.
+    #[error(
+        "the node ended before it could say whether this was done; ask again under the same id"
+    )]
+    Unanswered,
 }
 
 /// What is known of one peer.
@@ -104,15 +110,16 @@ impl NodeHandle {
     /// Issues obligations; returns after they are durable, one result each (AB-1).
     ///
     /// # Errors
-    /// [`NodeError::Busy`] while loading or when the queue is full, [`NodeError::Stopping`].
+    /// [`NodeError::Busy`] while loading or when the queue is full, [`NodeError::Stopping`], and
+    /// [`NodeError::Unanswered`] when it is unknown whether they were taken.
     pub async fn issue(&self, drafts: Vec<Draft>) -> Result<Vec<IssueResult>, NodeError> {
         if !self.shared.recovered.load(Ordering::SeqCst) {
             return Err(self.busy());
         }
         let (reply, ticket) = oneshot::channel();
         self.try_call(Call::Issue { drafts, reply })?;
-        let results = ticket.await.map_err(|_| NodeError::Stopping)?;
-        results.await.map_err(|_| NodeError::Stopping)
+        let results = ticket.await.map_err(|_| NodeError::Unanswered)?;
+        results.await.map_err(|_| NodeError::Unanswered)
     }
 
     /// Waits for a transfer's end. `None` at the timeout, or if the id is not known here.
@@ -168,11 +175,8 @@ impl NodeHandle {
     pub async fn ack_escalation(&self, id: ObligationId) -> Result<OperatorResult, NodeError> {
         let (reply, ticket) = oneshot::channel();
         self.try_call(Call::AckEscalation { id, reply })?;
-        let result = ticket
-            .await
-            .map_err(|_| NodeError::Stopping)?
-            .await
-            .map_err(|_| NodeError::Stopping)?;
+        let result = ticket.await.map_err(|_| NodeError::Unanswered)?;
+        let result = result.await.map_err(|_| NodeError::Unanswered)?;
         self.count_open_escalations();
         Ok(result)
     }
@@ -188,7 +192,8 @@ impl NodeHandle {
     ) -> Result<OperatorResult, NodeError> {
         let (reply, ticket) = oneshot::channel();
         self.try_call(Call::Resolve { number, resolution, reply })?;
-        ticket.await.map_err(|_| NodeError::Stopping)?.await.map_err(|_| NodeError::Stopping)
+        let result = ticket.await.map_err(|_| NodeError::Unanswered)?;
+        result.await.map_err(|_| NodeError::Unanswered)
     }
 
     /// Offers an obligation on behalf of an HTTP peer that has authenticated itself.

@@ -4,11 +4,14 @@ use proto::store::{Read, ReadError, Table, Write};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+const FAILED: &str = "injected: fdatasync failed (EIO)";
+
 /// What a [`FaultStore`] does, and at which of its synced commits (counted from 1).
 ///
 /// As text, for the `ABHYASA_FAULT` environment variable of a node under test: `fail@7` (the sync
-/// of commit 7 fails), `full@7` (the disk is full), `abort-before@7` and `abort-after@7` (the
-/// process dies just before, or just after, commit 7 became durable; nothing of it has left).
+/// of commit 7 fails, and nothing of it is there), `fail-kept@7` (it fails, and all of it is there
+/// all the same), `full@7` (the disk is full), `abort-before@7` and `abort-after@7` (the process
+/// dies just before, or just after, commit 7 became durable; nothing of it has left).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultPlan {
     fault: Fault,
@@ -18,6 +21,7 @@ pub struct FaultPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     FailSync,
+    FailSyncKept,
     DiskFull,
     AbortBefore,
     AbortAfter,
@@ -29,12 +33,13 @@ impl FromStr for FaultPlan {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "fault plan {text:?} is not one of fail@N, full@N, abort-before@N, abort-after@N"
+                "fault plan {text:?} is not one of fail@N, fail-kept@N, full@N, abort-before@N, abort-after@N"
             )
         };
         let (name, at) = text.split_once('@').ok_or_else(wrong)?;
         let fault = match name {
             "fail" => Fault::FailSync,
+            "fail-kept" => Fault::FailSyncKept,
             "full" => Fault::DiskFull,
             "abort-before" => Fault::AbortBefore,
             "abort-after" => Fault::AbortAfter,
@@ -84,7 +89,11 @@ impl<S: Storage> Storage for FaultStore<S> {
             return self.inner.commit(writes, sync);
         }
         match self.plan.fault {
-            Fault::FailSync => Err(StoreError::commit(writes, "injected: fdatasync failed (EIO)")),
+            Fault::FailSync => Err(StoreError::commit(writes, FAILED)),
+            Fault::FailSyncKept => {
+                self.inner.commit(writes, sync)?;
+                Err(StoreError::commit(writes, FAILED))
+            }
             Fault::DiskFull => {
                 Err(StoreError::commit(writes, "injected: no space left on device (ENOSPC)"))
             }
