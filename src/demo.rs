@@ -146,8 +146,9 @@ async fn story(stage: &mut Stage, tell: &Teller, number: usize) -> Option<Value>
     })
 }
 
+/// Waits until the user or the system asks this process to end.
 #[cfg(unix)]
-async fn interrupted() {
+pub async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut int), Ok(mut term)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
@@ -160,8 +161,9 @@ async fn interrupted() {
     }
 }
 
+/// Waits until the user asks this process to end.
 #[cfg(not(unix))]
-async fn interrupted() {
+pub async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await
     }

@@ -4,12 +4,15 @@
 mod common;
 
 use common::*;
-use netsim::{HandlerModel, Options, Pair, draft};
+use netsim::{HandlerModel, Options, Pair, Solo, draft};
 use proto::ack::{AckStatus, Reason};
-use proto::custodian::IssueError;
+use proto::custodian::{Draft, IssueError};
 use proto::custody::{Input, OperatorError};
 use proto::event::Event;
-use proto::record::{CellValue, EscalationReason, ReconcileKind, Resolution, Role, Terminal};
+use proto::id::{GovernedKey, Kind};
+use proto::record::{
+    Cell, CellValue, EscalationReason, ReconcileKind, Resolution, Role, Terminal, cell_key,
+};
 use proto::step::{Output, SessionId, Ticket};
 use proto::store::Table;
 use proto::weight::Weight;
@@ -127,6 +130,43 @@ fn sg1_a_newer_decision_stands_and_the_escalation_still_fires() {
     assert_eq!(cell.value, CellValue::Authorization { granted: true });
     assert_eq!(cell.sequence, Some(2));
     pair.end();
+}
+
+#[test]
+fn sg1_a_grant_asked_for_again_after_its_revocation_grants_nothing_anew() {
+    let mut solo = custodian(&Options::quiet(1));
+    let ask = |solo: &mut Solo, draft: Draft| {
+        let outputs = solo.input(issue([draft]));
+        let sent = outputs.iter().any(|output| matches!(output, Output::BestEffort { .. }));
+        let results = outputs.into_iter().find_map(|output| match output {
+            Output::Issued { results, .. } => Some(results),
+            _ => None,
+        });
+        (results.unwrap().pop().unwrap(), sent)
+    };
+    let first = ask(&mut solo, grant("g-1")).0.unwrap();
+    assert_eq!((first.sequence, first.existing), (Some(1), false));
+    ask(&mut solo, revoke("r-2")).0.unwrap();
+    // The caller of the first had no answer, and repeats its call. It goes out again, as what it
+    // was: the receiver knows by its sequence that it is outdated.
+    let (again, sent) = ask(&mut solo, grant("g-1"));
+    let again = again.unwrap();
+    assert_eq!((again.sequence, again.existing, sent), (Some(1), true, true));
+    assert_eq!(principal_cell(&solo).value, CellValue::Authorization { granted: false });
+    let other = draft("g-1", CONSENT, "b", &json!({"decision": "grant", "scope": "photos"}));
+    assert!(matches!(ask(&mut solo, other).0, Err(IssueError::IdTaken { .. })));
+    // After a restart what it knows is what each key was decided by last.
+    ask(&mut solo, grant("g-3")).0.unwrap();
+    let (mut solo, _) = solo.restarted(10);
+    let again = ask(&mut solo, grant("g-3")).0.unwrap();
+    assert_eq!((again.sequence, again.existing), (Some(3), true));
+    assert_eq!(principal_cell(&solo).sequence, Some(3));
+}
+
+fn principal_cell(solo: &Solo) -> Cell {
+    let key = GovernedKey::new("calendar").unwrap();
+    let at = cell_key(Role::Principal, &agent("b"), &Kind::new(CONSENT).unwrap(), &key);
+    Cell::decode(solo.store.value(Table::Cell, &at).unwrap()).unwrap()
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The custodian: holds each admissible obligation until it is applied, declined or escalated.
 
+mod decided;
 mod end;
 mod issue;
 mod recover;
@@ -46,6 +47,7 @@ pub(crate) struct Custodian {
     hungry: BTreeSet<u32>,
     recovery: Option<Recovery>,
     ended: EndedIds,
+    decided: decided::Decided,
 }
 
 /// Where recovery stands: first the ids that ended, then the pending set.

@@ -1,6 +1,6 @@
 //! A node's local API, as the demo and the process tests call it.
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -19,6 +19,27 @@ pub struct Taken {
     pub custody: bool,
     /// The absolute deadline, unix milliseconds.
     pub deadline_at_ms: u64,
+    /// Its sequence, for kinds that set state.
+    pub sequence: Option<u64>,
+    /// Whether it had been issued before.
+    pub existing: bool,
+}
+
+/// An answer of a node, good or not.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body, or null if it has none.
+    pub body: Value,
+}
+
+impl Answer {
+    /// Whether it says yes.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
 }
 
 /// A node's local API.
@@ -44,7 +65,7 @@ impl Api {
     /// When there is no answer, or not a good one.
     pub async fn get(&self, path: &str, query: &[(&str, &str)]) -> anyhow::Result<Value> {
         let url = reqwest::Url::parse_with_params(&format!("{}{path}", self.base), query)?;
-        answer(self.client.get(url).send().await?).await
+        good(answer(self.client.get(url).send().await?).await?)
     }
 
     /// POST of JSON, answered by JSON or nothing.
@@ -52,6 +73,14 @@ impl Api {
     /// # Errors
     /// When there is no answer, or not a good one.
     pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        good(self.ask(path, body).await?)
+    }
+
+    /// POST of JSON, whatever the answer.
+    ///
+    /// # Errors
+    /// When there is none: what was asked may or may not have been done.
+    pub async fn ask(&self, path: &str, body: &Value) -> anyhow::Result<Answer> {
         answer(self.client.post(format!("{}{path}", self.base)).json(body).send().await?).await
     }
 
@@ -156,13 +185,16 @@ impl Api {
     }
 }
 
-async fn answer(response: reqwest::Response) -> anyhow::Result<Value> {
-    let status = response.status();
+async fn answer(response: reqwest::Response) -> anyhow::Result<Answer> {
+    let status = response.status().as_u16();
     let body = response.bytes().await?;
-    if !status.is_success() {
-        bail!("{status}: {}", String::from_utf8_lossy(&body));
-    }
-    Ok(if body.is_empty() { Value::Null } else { serde_json::from_slice(&body)? })
+    let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body)? };
+    Ok(Answer { status, body })
+}
+
+fn good(answer: Answer) -> anyhow::Result<Value> {
+    ensure!(answer.is_ok(), "{}: {}", answer.status, answer.body);
+    Ok(answer.body)
 }
 
 /// A text member, or nothing.

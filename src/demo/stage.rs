@@ -281,6 +281,18 @@ impl NodeProcess {
         &self.config
     }
 
+    /// Where its log is.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// The process, if it was started and not killed since.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Starts the process, with an injected store fault if one is named.
     ///
     /// # Errors

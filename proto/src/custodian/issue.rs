@@ -183,6 +183,7 @@ impl Custodian {
             return Ok(Err(error.into()));
         }
         let mut superseded = None;
+        let mut existing = false;
         let cell_at = cell_key(Role::Principal, &obligation.target, &obligation.kind, &judged.key);
         if judged.change.is_set() {
             let cell = match ctx.cell(&cell_at)? {
@@ -192,7 +193,16 @@ impl Custodian {
                 None => None,
             };
             let latest = cell.as_ref().and_then(|cell| cell.sequence).unwrap_or(0);
+            if let (None, Change::Authorization { granted }) = (&profile, judged.change)
+                && let Some(before) = self.decided(&obligation, cell.as_ref(), granted)
+            {
+                match before {
+                    Ok(sequence) => (existing, obligation.sequence) = (true, sequence),
+                    Err(error) => return Ok(Err(error)),
+                }
+            }
             match obligation.sequence {
+                _ if existing => {}
                 Some(given) if given <= latest => {
                     let key = judged.key.into();
                     return Ok(Err(IssueError::Superseded { key, given, latest }));
@@ -212,7 +222,9 @@ impl Custodian {
             return Ok(Err(error));
         }
         let num = if profile.is_some() { self.next_num } else { 0 };
-        if let Change::Authorization { granted } = judged.change {
+        if let Change::Authorization { granted } = judged.change
+            && !existing
+        {
             // The principal's own decision: it holds here at once, in the same commit, whatever
             // the network does.
             let cell = Cell {
@@ -229,9 +241,12 @@ impl Custodian {
             custody: profile.is_some(),
             deadline_at_ms: obligation.deadline_at().as_ms(),
             sequence: obligation.sequence,
-            existing: false,
+            existing,
         };
         let Some(profile) = profile else {
+            if judged.change.is_set() && !existing {
+                self.remember_decision(&obligation, settings.best_effort_window);
+            }
             ctx.step.best_effort.entry(obligation.target).or_default().push(bytes);
             return Ok(Ok(issued));
         };
