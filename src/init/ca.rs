@@ -4,7 +4,7 @@ use crate::identity::{IdentityError, expect_identity};
 use proto::id::AgentId;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519, SanType, date_time_ymd,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519, SanType, SerialNumber, date_time_ymd,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject as _};
 use std::ops::Range;
@@ -80,6 +80,7 @@ impl DevCa {
         let mut params = params(&format!("abhyasa development CA {mark}"), valid_days(CA_DAYS));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.serial_number = Some(serial(&key));
         let cert = params.self_signed(&key)?;
         Ok(Self { cert_pem: cert.pem(), cert: cert.into(), issuer: Issuer::new(params, key) })
     }
@@ -145,6 +146,7 @@ impl DevCa {
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate_for(&PKCS_ED25519)?;
+        params.serial_number = Some(serial(&key));
         let cert = params.signed_by(&key, &self.issuer)?;
         Ok(Issued {
             cert_pem: cert.pem(),
@@ -153,6 +155,16 @@ impl DevCa {
             key_pem: key.serialize_pem(),
         })
     }
+}
+
+/// A serial number taken from the key, always 16 bytes long: handshakes of all nodes have the same
+/// size, which runs that must repeat to the byte rely on.
+fn serial(key: &KeyPair) -> SerialNumber {
+    let mut bytes: Vec<u8> = key.public_key_raw().iter().take(16).copied().collect();
+    if let Some(first) = bytes.first_mut() {
+        *first = *first & 0x3f | 0x40; // positive, without a leading zero
+    }
+    SerialNumber::from(bytes)
 }
 
 fn params(common_name: &str, valid: Range<u64>) -> CertificateParams {
@@ -185,6 +197,17 @@ mod tests {
             assert!(matches!(ca.issue(&id, valid_days(1)), Err(CaError::Id { .. })), "{id}");
         }
         assert!(ca.issue(&AgentId::new("agent-é").unwrap(), valid_days(1)).is_err());
+    }
+
+    #[test]
+    fn certificates_of_one_id_are_of_one_size() {
+        let id = AgentId::new("spiffe://example.org/agent/a").unwrap();
+        let (ca, other) = (DevCa::generate().unwrap(), DevCa::generate().unwrap());
+        let first = ca.issue(&id, valid_days(1)).unwrap().cert.len();
+        assert_eq!(other.cert().len(), ca.cert().len());
+        for ca in [ca, other].iter().cycle().take(600) {
+            assert_eq!(ca.issue(&id, valid_days(1)).unwrap().cert.len(), first);
+        }
     }
 
     #[test]
