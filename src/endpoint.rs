@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// Handshakes under way before new ones must prove their address first (RFC 9000 §8.1).
 const HALF_OPEN_UNTIL_RETRY: usize = 64;
@@ -25,7 +26,14 @@ impl Acceptor {
     /// Runs until the endpoint is closed.
     pub(crate) async fn run(self) {
         let half_open = Arc::new(AtomicUsize::new(0));
-        while let Some(incoming) = self.endpoint.accept().await {
+        let mut sessions = JoinSet::new(); // they go when this task does
+        loop {
+            let incoming = tokio::select! {
+                biased;
+                Some(_) = sessions.join_next() => continue,
+                incoming = self.endpoint.accept() => incoming,
+            };
+            let Some(incoming) = incoming else { break };
             if self.endpoint.open_connections() >= self.connections_max {
                 incoming.refuse();
                 continue;
@@ -39,7 +47,7 @@ impl Acceptor {
             }
             let (acceptor, half_open) = (self.clone(), half_open.clone());
             half_open.fetch_add(1, Ordering::Relaxed);
-            tokio::spawn(async move {
+            sessions.spawn(async move {
                 let accepted = acceptor.handshake(incoming).await;
                 half_open.fetch_sub(1, Ordering::Relaxed);
                 let Some((connection, peer)) = accepted else { return };
@@ -48,6 +56,8 @@ impl Acceptor {
                 }
             });
         }
+        // The endpoint is closed, and with it the connections: each session sees its own end.
+        while sessions.join_next().await.is_some() {}
     }
 
     async fn handshake(&self, incoming: quinn::Incoming) -> Option<(quinn::Connection, AgentId)> {

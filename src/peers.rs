@@ -8,6 +8,7 @@ use proto::id::AgentId;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// How peers are dialled.
 #[derive(Clone)]
@@ -20,6 +21,8 @@ pub(crate) struct Dialer {
     pub(crate) handshake_timeout: Duration,
     pub(crate) racing: bool,
     pub(crate) silent_after: Duration,
+    /// Of the jitter between two dials: nodes that lost one peer shall not all come back at once.
+    pub(crate) seed: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +45,9 @@ impl Dialer {
     /// Keeps `peer` connected for ever.
     pub(crate) async fn maintain(self, peer: AgentId, address: String) {
         let bell = self.context.router.retry_bell(&peer);
+        let bytes = peer.as_str().bytes();
+        let jitter =
+            bytes.fold(self.seed, |seed, byte| proto::backoff::mix(seed ^ u64::from(byte)));
         let mut failures = 0u32;
         loop {
             match self.dial(&peer, &address).await {
@@ -50,7 +56,7 @@ impl Dialer {
                     self.hold(&peer, &address, connection, &bell).await;
                 }
                 Err(error) => {
-                    let wait = self.backoff.delay_ms(failures, seed(&peer));
+                    let wait = self.backoff.delay_ms(failures, jitter);
                     if failures == 0 {
                         tracing::info!(%peer, %address, %error, "peer not reached, dialling on");
                     } else {
@@ -75,18 +81,19 @@ impl Dialer {
         let mut current = connection;
         loop {
             let silence = Silence::new();
-            let mut session =
-                tokio::spawn(quic::run(self.context.clone(), current.clone(), peer.clone()));
+            let mut session = JoinSet::new(); // one task, which goes when this one does
+            session.spawn(quic::run(self.context.clone(), current.clone(), peer.clone()));
             // Sampled all along, so that the first retry of an outage already knows of it.
             let mut look = tokio::time::interval(self.silent_after / 2);
             look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             let fresh = loop {
                 tokio::select! {
+                    biased;
                     _ = look.tick() => {
                         silence.lasts(&current, self.silent_after);
                     }
-                    ended = &mut session => {
-                        if let Ok(Err(error)) = ended {
+                    ended = session.join_next() => {
+                        if let Some(Ok(Err(error))) = ended {
                             tracing::info!(%peer, %error, "session ended");
                         }
                         break None;
@@ -104,7 +111,7 @@ impl Dialer {
             let Some(fresh) = fresh else { return };
             tracing::info!(%peer, "silent session replaced by a fresh one");
             current.close((Close::Replaced as u32).into(), b"replaced by a fresh handshake");
-            let _ = session.await;
+            let _ = session.join_next().await;
             current = fresh;
         }
     }
@@ -124,6 +131,7 @@ impl Dialer {
         let mut look = tokio::time::interval(Duration::from_millis(50));
         loop {
             tokio::select! {
+                biased;
                 fresh = &mut fresh => return fresh.ok(),
                 _ = old.closed() => return fresh.await.ok(),
                 _ = look.tick() => {
@@ -153,8 +161,4 @@ async fn resolve(address: &str) -> Result<SocketAddr, DialError> {
     let failed = |source| DialError::Resolve { address: address.to_owned(), source };
     let mut found = tokio::net::lookup_host(address).await.map_err(failed)?;
     found.next().ok_or_else(|| DialError::NoAddress { address: address.to_owned() })
-}
-
-fn seed(peer: &AgentId) -> u64 {
-    peer.as_str().bytes().fold(0, |seed, byte| proto::backoff::mix(seed ^ u64::from(byte)))
 }

@@ -73,11 +73,13 @@ pub(crate) async fn run(
         session,
         known,
     };
-    let result = tokio::select! {
-        result = reader.streams(hello_tx) => result,
-        result = reader.datagrams() => result,
-        result = drive(&context, &connection, &peer, session, hello_rx, known_tx) => result,
-    };
+    // The first to fail ends the session; each is polled first in its turn.
+    let ended = tokio::try_join!(
+        reader.streams(hello_tx),
+        reader.datagrams(),
+        drive(&context, &connection, &peer, session, hello_rx, known_tx),
+    );
+    let result = ended.map(|_| ());
     context.router.remove_session(session);
     let _ = context.calls.send(Call::Input(Input::SessionDown { session })).await;
     let (code, text): (Close, &[u8]) = match &result {
@@ -237,14 +239,15 @@ impl Reader {
         let mut tasks = tokio::task::JoinSet::new();
         loop {
             tokio::select! {
-                stream = self.connection.accept_uni() => {
-                    let (reader, hello, stream) = (self.clone(), hello.clone(), stream?);
-                    tasks.spawn(async move { reader.stream(stream, &hello).await });
-                }
-                Some(done) = tasks.join_next(), if !tasks.is_empty() => {
+                biased;
+                Some(done) = tasks.join_next() => {
                     if let Ok(Err(error)) = done {
                         return Err(error);
                     }
+                }
+                stream = self.connection.accept_uni() => {
+                    let (reader, hello, stream) = (self.clone(), hello.clone(), stream?);
+                    tasks.spawn(async move { reader.stream(stream, &hello).await });
                 }
             }
         }
