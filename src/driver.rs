@@ -15,10 +15,12 @@ use proto::record::Resolution;
 use proto::step::Step;
 use proto::store::ReadError;
 use proto::time::Time;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, Sleep};
 
 pub(crate) use proto::custody::Input;
 
@@ -67,6 +69,9 @@ pub enum DriverError {
     /// may or may not be on disk.
     #[error("the commit thread ended; the state in memory is ahead of the disk and is dropped")]
     CommitThread,
+    /// The commit thread cannot be started.
+    #[error("cannot start the commit thread: {0}")]
+    Thread(std::io::Error),
 }
 
 /// What others may know of the driver's state without asking it.
@@ -117,6 +122,17 @@ struct Work {
     step: Step,
     obligations: usize,
     found: Vec<Found>,
+    begun: Instant,
+}
+
+impl Work {
+    /// Tells the store what is to come; how long it takes by the runtime's clock, if it says so.
+    fn begin(&self, store: &dyn Storage) -> Option<Duration> {
+        if !self.step.needs_commit() {
+            return None;
+        }
+        store.begin(self.step.writes(), self.step.needs_sync())
+    }
 }
 
 impl Open {
@@ -125,38 +141,105 @@ impl Open {
     }
 }
 
-impl Driver {
-    /// Runs until [`Call::Stop`] or an error.
-    pub(crate) async fn run(mut self) -> Result<(), DriverError> {
-        let (work_tx, work_rx) = std::sync::mpsc::sync_channel::<Work>(1);
-        let (done_tx, mut done) = mpsc::unbounded_channel::<Committed>();
-        let committer = {
-            let (store, router) = (self.store.clone(), self.router.clone());
-            std::thread::Builder::new().name("abhyasa-commit".into()).spawn(move || {
-                while let Ok(work) = work_rx.recv() {
-                    let done = commit(&*store, &router, work);
-                    let failed = done.is_err();
-                    if done_tx.send(done).is_err() || failed {
-                        return;
-                    }
+/// Where larger steps are committed while the driver goes on: a thread, started with the first of
+/// them, or for a simulated disk the runtime's clock. One at a time.
+struct Lane {
+    store: Arc<dyn Storage>,
+    router: Arc<Router>,
+    thread: Option<CommitThread>,
+    waiting: Option<(Pin<Box<Sleep>>, Work)>,
+}
+
+struct CommitThread {
+    work: std::sync::mpsc::SyncSender<Work>,
+    done: mpsc::UnboundedReceiver<Committed>,
+    handle: std::thread::JoinHandle<()>,
+}
+
+impl CommitThread {
+    fn start(store: Arc<dyn Storage>, router: Arc<Router>) -> Result<Self, DriverError> {
+        let (work, work_rx) = std::sync::mpsc::sync_channel::<Work>(1);
+        let (done_tx, done) = mpsc::unbounded_channel::<Committed>();
+        let run = move || {
+            while let Ok(work) = work_rx.recv() {
+                let done = commit(&*store, &router, work);
+                let failed = done.is_err();
+                if done_tx.send(done).is_err() || failed {
+                    return;
                 }
-            })
+            }
         };
-        let committer = committer.map_err(|error| StoreError::commit(&[], error))?;
-        let result = self.turn(&work_tx, &mut done).await;
+        let named = std::thread::Builder::new().name("abhyasa-commit".into());
+        let handle = named.spawn(run).map_err(DriverError::Thread)?;
+        Ok(Self { work, done, handle })
+    }
+}
+
+impl Lane {
+    fn send(&mut self, work: Work) -> Result<(), DriverError> {
+        if let Some(takes) = work.begin(&*self.store) {
+            self.waiting = Some((Box::pin(tokio::time::sleep(takes)), work));
+            return Ok(());
+        }
+        let thread = match &mut self.thread {
+            Some(thread) => thread,
+            none => none.insert(CommitThread::start(self.store.clone(), self.router.clone())?),
+        };
+        thread.work.send(work).map_err(|_| DriverError::CommitThread)
+    }
+
+    /// Waits for the commit that was sent. Nothing is lost if the wait is given up.
+    async fn done(&mut self) -> Result<u64, DriverError> {
+        if let Some((sleep, _)) = &mut self.waiting {
+            sleep.as_mut().await;
+        }
+        if let Some((_, work)) = self.waiting.take() {
+            return Ok(commit(&*self.store, &self.router, work)?);
+        }
+        let Some(thread) = &mut self.thread else { return Err(DriverError::CommitThread) };
+        Ok(thread.done.recv().await.ok_or(DriverError::CommitThread)??)
+    }
+
+    /// Waits until the commit in flight is done, or failed.
+    fn close(self) {
+        if let Some(CommitThread { work, handle, .. }) = self.thread {
+            drop(work);
+            let _ = handle.join();
+        }
+    }
+}
+
+/// However the driver ends, also by being dropped: whoever waits for an answer of it shall know.
+struct Ending {
+    router: Arc<Router>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        drop(work_tx);
-        // The commit in flight finishes, or fails, before the store is let go.
-        let _ = committer.join();
         self.router.abandon();
+    }
+}
+
+impl Driver {
+    /// Runs until [`Call::Stop`] or an error. Dropped before, it ends as in a crash: what is not
+    /// committed is gone.
+    pub(crate) async fn run(mut self) -> Result<(), DriverError> {
+        let _ending = Ending { router: self.router.clone(), shared: self.shared.clone() };
+        let mut lane = Lane {
+            store: self.store.clone(),
+            router: self.router.clone(),
+            thread: None,
+            waiting: None,
+        };
+        let result = self.turn(&mut lane).await;
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        lane.close(); // before the store is let go
         result
     }
 
-    async fn turn(
-        &mut self,
-        work: &std::sync::mpsc::SyncSender<Work>,
-        done: &mut mpsc::UnboundedReceiver<Committed>,
-    ) -> Result<(), DriverError> {
+    async fn turn(&mut self, lane: &mut Lane) -> Result<(), DriverError> {
         let mut open = Open::default();
         let mut buffer = Vec::with_capacity(CALLS_PER_TURN);
         let mut committing = false;
@@ -191,18 +274,22 @@ impl Driver {
                     .pending
                     .set(i64::try_from(self.custody.pending()).unwrap_or(i64::MAX));
                 self.router.metrics.best_effort_applied.set(self.custody.best_effort_applied());
-                if obligations <= INLINE_MAX && self.calls.is_empty() {
+                let small = obligations <= INLINE_MAX && self.calls.is_empty();
+                let work = |step| Work { step, obligations, found, begun: Instant::now() };
+                if small || !step.needs_commit() {
                     if attested {
                         // Whoever waits for the receiver's word shares this thread, and does not
                         // wait for our own mark of it.
                         tokio::task::yield_now().await;
                     }
-                    let work = Work { step, obligations, found };
+                    let work = work(step);
+                    if let Some(takes) = work.begin(&*self.store) {
+                        tokio::time::sleep(takes).await;
+                    }
                     let generation = commit(&*self.store, &self.router, work)?;
                     self.custody.committed(generation);
                 } else {
-                    let sent = work.send(Work { step, obligations, found });
-                    sent.map_err(|_| DriverError::CommitThread)?;
+                    lane.send(work(step))?;
                     committing = true;
                 }
                 continue;
@@ -221,10 +308,9 @@ impl Driver {
             let alarm = self.alarm(&open, committing);
             tokio::select! {
                 biased;
-                finished = done.recv(), if committing => {
+                generation = lane.done(), if committing => {
                     committing = false;
-                    let finished = finished.ok_or(DriverError::CommitThread)?;
-                    self.custody.committed(finished?);
+                    self.custody.committed(generation?);
                 }
                 count = self.calls.recv_many(&mut buffer, CALLS_PER_TURN), if open.obligations < self.batching.max && !stopping => {
                     if count == 0 {
@@ -333,10 +419,9 @@ fn weight(input: &Input) -> usize {
 }
 
 fn commit(store: &dyn Storage, router: &Router, work: Work) -> Committed {
-    let Work { step, obligations, found } = work;
+    let Work { step, obligations, found, begun } = work;
     let generation = step.generation();
     if step.needs_commit() {
-        let begun = Instant::now();
         let sync = step.needs_sync();
         let outputs = step.commit(|writes| store.commit(writes, sync))?;
         if sync {

@@ -86,6 +86,7 @@ pub struct Builder {
     clock: Option<Arc<dyn Clock>>,
     socket: Option<Arc<dyn quinn::AsyncUdpSocket>>,
     runtime: Arc<dyn quinn::Runtime>,
+    identity: Option<TlsIdentity>,
     registry: Registry,
     seed: u64,
     driver_thread: bool,
@@ -109,6 +110,7 @@ impl Builder {
             clock: None,
             socket: None,
             runtime: Arc::new(quinn::TokioRuntime),
+            identity: None,
             registry: Registry::default(),
             seed,
             driver_thread: std::thread::available_parallelism()
@@ -142,6 +144,13 @@ impl Builder {
         self
     }
 
+    /// Another certificate and CA than those in the files the configuration names.
+    #[must_use]
+    pub fn identity(mut self, identity: TlsIdentity) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
     /// More or other polarity rules than the papers' three kinds.
     #[must_use]
     pub fn registry(mut self, registry: Registry) -> Self {
@@ -170,8 +179,21 @@ impl Builder {
     /// # Errors
     /// [`StartError`].
     pub async fn start(self) -> Result<Node, StartError> {
-        let Self { config, storage, clock, socket, runtime, registry, seed, driver_thread } = self;
-        let tls = TlsIdentity::load(&config.quic.cert, &config.quic.key, &config.quic.ca)?;
+        let Self {
+            config,
+            storage,
+            clock,
+            socket,
+            runtime,
+            identity,
+            registry,
+            seed,
+            driver_thread,
+        } = self;
+        let tls = match identity {
+            Some(identity) => identity,
+            None => TlsIdentity::load(&config.quic.cert, &config.quic.key, &config.quic.ca)?,
+        };
         tls.expect_node(&config.id)?;
         let settings = settings(&config, seed)?;
         let storage: Arc<dyn Storage> = match storage {
@@ -248,6 +270,7 @@ impl Builder {
             handshake_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
             racing: config.quic.racing,
             silent_after: Duration::from_millis(config.quic.silent_after_ms),
+            seed,
         };
         let mut http = HttpPeers::new();
         for peer in &config.peers {
@@ -284,7 +307,16 @@ fn start_driver(
     driver: Driver,
     own_thread: bool,
 ) -> Result<oneshot::Receiver<Result<(), DriverError>>, StartError> {
-    let (tx, ended) = oneshot::channel();
+    let (mut tx, ended) = oneshot::channel();
+    let run = async move {
+        tokio::select! {
+            biased;
+            () = tx.closed() => {} // the node was dropped, not stopped
+            result = driver.run() => {
+                let _ = tx.send(result);
+            }
+        }
+    };
     if own_thread {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -292,14 +324,10 @@ fn start_driver(
             .map_err(StartError::Thread)?;
         std::thread::Builder::new()
             .name("abhyasa-driver".into())
-            .spawn(move || {
-                let _ = tx.send(runtime.block_on(driver.run()));
-            })
+            .spawn(move || runtime.block_on(run))
             .map_err(StartError::Thread)?;
     } else {
-        tokio::spawn(async move {
-            let _ = tx.send(driver.run().await);
-        });
+        tokio::spawn(run);
     }
     Ok(ended)
 }
@@ -384,7 +412,8 @@ fn settings(config: &NodeConfig, seed: u64) -> Result<Settings, StartError> {
     })
 }
 
-/// A running node.
+/// A running node. Dropped without [`Node::stop`] it ends as in a crash, without a word to its
+/// peers: what is not committed is gone.
 #[derive(Debug)]
 pub struct Node {
     handle: NodeHandle,

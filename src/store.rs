@@ -8,6 +8,7 @@ pub use self::fjall::{FjallStore, StoreOptions};
 
 use proto::store::{Read, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Why the store cannot be used. Every one of these ends the process: memory that ran ahead of
 /// the disk is never used again (CR-1), and the next start recovers.
@@ -79,4 +80,12 @@ pub trait Storage: Read + Send + Sync + 'static {
     /// # Errors
     /// [`StoreError`]; the store must not be used again after one.
     fn commit(&self, writes: &[Write], sync: bool) -> Result<(), StoreError>;
+
+    /// Told of each commit before it is made, in order. A disk that is simulated says how long it
+    /// takes by the runtime's clock, and [`Self::commit`] is called when that time is over. `None`,
+    /// as here, is a real disk: the commit takes its time itself, on a thread of its own if it is
+    /// large.
+    fn begin(&self, _writes: &[Write], _sync: bool) -> Option<Duration> {
+        None
+    }
 }

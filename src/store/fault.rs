@@ -3,6 +3,7 @@ use bytes::Bytes;
 use proto::store::{Read, ReadError, Table, Write};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const FAILED: &str = "injected: fdatasync failed (EIO)";
 
@@ -84,6 +85,10 @@ impl<S: Read> Read for FaultStore<S> {
 }
 
 impl<S: Storage> Storage for FaultStore<S> {
+    fn begin(&self, writes: &[Write], sync: bool) -> Option<Duration> {
+        self.inner.begin(writes, sync)
+    }
+
     fn commit(&self, writes: &[Write], sync: bool) -> Result<(), StoreError> {
         if !sync || self.commits.fetch_add(1, Ordering::Relaxed) + 1 != self.plan.at {
             return self.inner.commit(writes, sync);
