@@ -27,7 +27,13 @@ pub(crate) async fn run_sink(
     mut events: broadcast::Receiver<Arc<Event>>,
 ) {
     let Some(url) = config.webhook_url else { return };
-    let Ok(client) = reqwest::Client::builder().timeout(SINK_TIMEOUT).build() else { return };
+    let client = match reqwest::Client::builder().timeout(SINK_TIMEOUT).build() {
+        Ok(client) => client,
+        Err(error) => {
+            tracing::error!(%url, %error, "no HTTP client: escalations stay in the inbox, and none is delivered");
+            return;
+        }
+    };
     let backoff = Backoff {
         base_ms: RETRY_BASE_MS,
         cap_ms: config.webhook_retry_cap_ms.max(RETRY_BASE_MS),

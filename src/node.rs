@@ -18,8 +18,9 @@ use crate::tls::{self, TlsError, TlsIdentity};
 use proto::backoff::Backoff;
 use proto::custody::Custody;
 use proto::polarity::Registry;
+use proto::record::{Escalation, key_num, num_key};
 use proto::settings::{PeerRules, Settings, WeightBounds};
-use proto::store::ReadError;
+use proto::store::{ReadError, Table};
 use proto::weight::{Weight, WeightError};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -213,6 +214,7 @@ impl Builder {
             .local_addr()
             .map_err(|source| StartError::Listen { address: config.quic.listen, source })?;
         let metrics = Arc::new(Metrics::default());
+        metrics.escalations_open.set(open_escalations(&*storage)?);
         let (router, jobs) = Router::new(metrics);
         let router = Arc::new(router);
         let (calls, rx) = mpsc::channel(config.store.input_queue_max);
@@ -298,7 +300,6 @@ impl Builder {
             http: Arc::new(http),
             quic_address,
         };
-        handle.count_open_escalations();
         Ok(Node { handle, endpoint, tasks, ended })
     }
 }
@@ -362,6 +363,22 @@ fn endpoint(
             let socket = std::net::UdpSocket::bind(config.quic.listen).map_err(listen)?;
             quinn::Endpoint::new(endpoint_config, Some(server), socket, runtime).map_err(listen)
         }
+    }
+}
+
+/// Escalations nobody has acknowledged; the events count on from here.
+fn open_escalations(storage: &dyn Storage) -> Result<i64, ReadError> {
+    let mut open = 0;
+    let mut from = 0;
+    loop {
+        let page = storage.scan(Table::Escalation, &num_key(from), 1024)?;
+        let Some((last, _)) = page.last() else { return Ok(open) };
+        from = key_num(last).unwrap_or(u64::MAX - 1) + 1;
+        let unseen = page.iter().filter(|(_, value)| {
+            serde_json::from_slice::<Escalation>(value)
+                .is_ok_and(|e| e.acknowledged_at_ms.is_none())
+        });
+        open += i64::try_from(unseen.count()).unwrap_or(0);
     }
 }
 

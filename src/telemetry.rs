@@ -168,6 +168,10 @@ impl Metrics {
                     tracing::info_span!("transfer", id = %obligation_id, %kind, %target).entered();
                 tracing::warn!(?reason, safe_action_applied, "escalated to the principal");
             }
+            Event::Acknowledged { obligation_id } => {
+                self.escalations_open.dec();
+                tracing::info!(id = %obligation_id, "escalation acknowledged");
+            }
             Event::Warning { obligation_id, target, retries, left_ms } => {
                 let _span = tracing::info_span!("transfer", id = %obligation_id, %target).entered();
                 tracing::info!(retries, left_ms, "half the deadline has passed");

@@ -38,6 +38,11 @@ pub enum Event {
     },
     /// AB-4: filed in the escalation inbox.
     Escalated(Box<Escalation>),
+    /// The principal has seen an escalation, for the first time.
+    Acknowledged {
+        /// The obligation.
+        obligation_id: ObligationId,
+    },
     /// Half the deadline has passed without a terminal ack.
     Warning {
         /// The obligation.

@@ -176,9 +176,7 @@ impl NodeHandle {
         let (reply, ticket) = oneshot::channel();
         self.try_call(Call::AckEscalation { id, reply })?;
         let result = ticket.await.map_err(|_| NodeError::Unanswered)?;
-        let result = result.await.map_err(|_| NodeError::Unanswered)?;
-        self.count_open_escalations();
-        Ok(result)
+        result.await.map_err(|_| NodeError::Unanswered)
     }
 
     /// Resolves a reconciliation item.
@@ -310,22 +308,5 @@ impl NodeHandle {
     #[must_use]
     pub const fn quic_address(&self) -> SocketAddr {
         self.quic_address
-    }
-
-    pub(super) fn count_open_escalations(&self) {
-        let mut open = 0i64;
-        let mut from = bytes::Bytes::new();
-        while let Ok(page) = self.storage.scan(Table::Escalation, &from, 1024) {
-            let Some((last, _)) = page.last() else { break };
-            from = proto::record::num_key(
-                proto::record::key_num(last).unwrap_or(u64::MAX).saturating_add(1),
-            );
-            let unseen = page.iter().filter(|(_, value)| {
-                serde_json::from_slice::<proto::record::Escalation>(value)
-                    .is_ok_and(|e| e.acknowledged_at_ms.is_none())
-            });
-            open += i64::try_from(unseen.count()).unwrap_or(0);
-        }
-        self.router.metrics.escalations_open.set(open);
     }
 }

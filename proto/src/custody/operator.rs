@@ -3,6 +3,7 @@
 use super::Custody;
 use crate::ack::Reason;
 use crate::custodian::{apply_safe, id_key, outcome_of};
+use crate::event::Event;
 use crate::id::ObligationId;
 use crate::obligation::Obligation;
 use crate::payload::Payload;
@@ -62,6 +63,7 @@ pub(super) fn ack_escalation(
     let mut escalation: Escalation = serde_json::from_slice(&bytes)
         .map_err(|error| ReadError::damaged(Table::Escalation, error))?;
     if escalation.acknowledged_at_ms.is_none() {
+        ctx.step.event(Event::Acknowledged { obligation_id: id.clone() });
         if escalation.outlived {
             ctx.remove(Table::Escalation, key);
             ctx.remove(Table::Outcome, id_key(id));
