@@ -247,6 +247,9 @@ impl Driver {
         // Obligations to gather before a commit; grows under load, falls back when idle.
         let mut target = 1usize;
         loop {
+            if open.is_empty() {
+                open.obligations = 0; // what came to nothing is no reason to take no more
+            }
             if !self.custody.recovered() && !committing {
                 let now = self.clock.now();
                 let all = self.custody.recover(now, &*self.store, &mut open.step)?;

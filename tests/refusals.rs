@@ -439,6 +439,19 @@ async fn a_best_effort_duplicate_is_dropped_and_a_restriction_needs_custody() {
     assert_eq!(granted(node.store(), Role::Receiver, "bob", "s"), None);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bd1_what_comes_to_nothing_does_not_stop_the_driver() {
+    let world = World::new();
+    let (_node, node) = alice(&world, "").await;
+    let bob = session(&world, "bob", &node).await;
+    let copies = vec![obligation(move_weight("up", "alice", "k", 0.1)); 1_500];
+    for _ in 0..5 {
+        bob.send(&best_effort(&copies)).await;
+    }
+    bob.probe(1).await;
+    assert_eq!(weight(node.store(), Role::Receiver, "bob", "k"), Some(600_000_000), "moved once");
+}
+
 /// The system's clock, and what the test adds.
 struct Jumping(SystemClock, AtomicU64);
 
