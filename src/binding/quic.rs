@@ -14,7 +14,7 @@ use proto::step::SessionId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 /// Close codes a peer may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,19 +65,19 @@ pub(crate) async fn run(
         .await
         .map_err(|error| SessionError::Frame { peer: peer.clone(), why: error.to_string() })?;
     let (hello_tx, hello_rx) = watch::channel(None);
-    let (known_tx, known) = watch::channel(false);
+    let known = Arc::new(Semaphore::new(0));
     let reader = Reader {
         context: context.clone(),
         connection: connection.clone(),
         peer: peer.clone(),
         session,
-        known,
+        known: known.clone(),
     };
     // The first to fail ends the session; each is polled first in its turn.
     let ended = tokio::try_join!(
         reader.streams(hello_tx),
         reader.datagrams(),
-        drive(&context, &connection, &peer, session, hello_rx, known_tx),
+        drive(&context, &connection, &peer, session, hello_rx, &known),
     );
     let result = ended.map(|_| ());
     context.router.remove_session(session);
@@ -111,7 +111,7 @@ async fn drive(
     peer: &AgentId,
     session: SessionId,
     mut hello: watch::Receiver<Option<HelloLimits>>,
-    known: watch::Sender<bool>,
+    known: &Semaphore,
 ) -> Result<(), SessionError> {
     let seen = async { hello.wait_for(Option::is_some).await.ok().and_then(|limits| *limits) };
     let limits = tokio::time::timeout(context.hello_timeout, seen).await.ok().flatten();
@@ -128,7 +128,7 @@ async fn drive(
     let window = usize::try_from(limits.in_flight_max).unwrap_or(usize::MAX).max(1);
     let input = Input::SessionUp { session, peer: peer.clone(), window };
     context.calls.send(Call::Input(input)).await.map_err(|_| SessionError::Stopping)?;
-    known.send_replace(true);
+    known.close();
     write(connection, peer, outbox, limits, &context.router).await
 }
 
@@ -227,8 +227,10 @@ struct Reader {
     connection: quinn::Connection,
     peer: AgentId,
     session: SessionId,
-    /// Whether the driver has been told of the session: what comes to it before is dropped.
-    known: watch::Receiver<bool>,
+    /// Without permits, and closed once the driver has been told of the session: what comes to it
+    /// before is dropped. Those who wait at it go on in the order they came in, which a
+    /// `watch` channel does not keep.
+    known: Arc<Semaphore>,
 }
 
 impl Reader {
@@ -254,7 +256,7 @@ impl Reader {
     }
 
     async fn stream(
-        mut self,
+        self,
         mut stream: quinn::RecvStream,
         hello: &watch::Sender<Option<HelloLimits>>,
     ) -> Result<(), SessionError> {
@@ -290,9 +292,7 @@ impl Reader {
             return Ok(());
         }
         // Frames may overtake the hello; they wait for it.
-        if self.known.wait_for(|known| *known).await.is_err() {
-            return Ok(());
-        }
+        let _ = self.known.acquire().await;
         self.take(frame).await
     }
 
@@ -300,7 +300,7 @@ impl Reader {
         loop {
             let bytes = self.connection.read_datagram().await?;
             // Datagrams promise nothing; those before the hello are dropped.
-            if !*self.known.borrow() {
+            if !self.known.is_closed() {
                 continue;
             }
             match Frame::decode(bytes) {
