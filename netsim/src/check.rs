@@ -277,6 +277,13 @@ impl Checker {
         }
     }
 
+    /// A node stands still until world time `until`.
+    pub fn stalled(&mut self, node: usize, until: u64) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.up_since = node.up_since.max(until);
+        }
+    }
+
     /// A session of `node` with `peer` came or went: pending offers may be repeated once.
     pub fn session(&mut self, at: u64, node: usize, peer: usize) {
         self.mix(at, node, b"session");

@@ -3,6 +3,7 @@
 //! Exit codes: 0 every promise held, 1 it could not run, 2 bad usage, 127 the core crashed,
 //! 128 liveness broke, 129 safety broke.
 
+mod replay;
 mod run;
 
 use crate::check::Class;
@@ -22,6 +23,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
+    Replay(replay::Args),
 }
 
 /// Runs the program.
@@ -29,6 +31,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Replay(args) => replay::run_again(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

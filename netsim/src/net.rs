@@ -1,7 +1,7 @@
 //! The simulated network: what becomes of a frame between two nodes.
 
 use crate::options::Options;
-use link::{Fate, Link, LinkModel, Rng};
+use link::{Fate, Link, LinkModel};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -22,24 +22,27 @@ struct Cut {
     until: u64,
 }
 
-/// What becomes of a frame. Times are milliseconds from now.
+/// What becomes of a packet. Times are milliseconds from now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
-    /// Its packet is lost: a stream sends it again.
+pub(crate) enum Packet {
+    /// It does not arrive, or with bits flipped, which its AEAD notices.
     Lost,
-    /// It is gone for good, by the wish of a story.
-    Gone,
     /// It arrives, maybe twice.
-    Arrives { after: u64, again: Option<u64>, corrupt: Option<u64> },
+    Arrives { after: u64, again: Option<u64> },
+    /// It arrives with bits flipped, and nobody notices below the frames.
+    Damaged { after: u64, bits: u64 },
 }
+
+/// Of this many packets with bits flipped one gets past the AEAD, so that decoders see some.
+const DAMAGE_SEEN_ONE_IN: u64 = 16;
 
 /// One direction: its model and its state.
 #[derive(Debug)]
 struct Way {
     model: LinkModel,
+    /// What it is unless a fault changed it.
+    own: LinkModel,
     link: Link,
-    /// Delays of handshakes.
-    dials: Rng,
 }
 
 /// All links. Directions are `(from, to)`, by node number.
@@ -70,8 +73,7 @@ impl SimNet {
         let way = |n: usize| {
             let special = options.links.iter().find(|way| way.from * nodes + way.to == n);
             let model = special.map_or(&options.link, |way| &way.link).clone();
-            let dials = Rng::new(options.seed, 10_000 + n as u64);
-            Way { model, link: Link::new(options.seed, 100 + n as u64), dials }
+            Way { own: model.clone(), model, link: Link::new(options.seed, 100 + n as u64) }
         };
         Self {
             nodes,
@@ -93,10 +95,17 @@ impl SimNet {
         }
     }
 
-    /// No more loss, duplication, corruption or cuts; delays and bandwidth stay.
+    /// Makes a direction what it was before a fault changed it.
+    pub(crate) fn reset(&mut self, from: usize, to: usize) {
+        if let Some(way) = self.way(from, to) {
+            way.model = way.own.clone();
+        }
+    }
+
+    /// No more loss, duplication, corruption or cuts; delays and bandwidth are what they were.
     pub(crate) fn heal(&mut self) {
         for way in &mut self.ways {
-            let LinkModel { delay, bytes_per_second, queue, .. } = way.model.clone();
+            let LinkModel { delay, bytes_per_second, queue, .. } = way.own.clone();
             way.model = LinkModel { delay, bytes_per_second, queue, ..LinkModel::default() };
         }
         self.cuts.clear();
@@ -104,6 +113,9 @@ impl SimNet {
 
     pub(crate) fn cut(&mut self, from: usize, to: usize, since: u64, until: u64) {
         let cut = self.cuts.entry((from, to)).or_insert(Cut { since, until });
+        if cut.until <= since {
+            cut.since = since;
+        }
         cut.until = cut.until.max(until);
     }
 
@@ -111,7 +123,7 @@ impl SimNet {
         self.cuts.remove(&(from, to));
     }
 
-    fn is_cut(&self, from: usize, to: usize, now: u64) -> bool {
+    pub(crate) fn is_cut(&self, from: usize, to: usize, now: u64) -> bool {
         !self.cuts.is_empty() && self.cuts.get(&(from, to)).is_some_and(|cut| cut.until > now)
     }
 
@@ -125,38 +137,37 @@ impl SimNet {
             .min()
     }
 
-    /// How long a stream waits before it sends a lost packet again, the first time.
-    pub(crate) fn resend_after(&mut self, from: usize, to: usize) -> u64 {
-        self.way(from, to).map_or(0, |way| 2 * way.model.delay.max().ms() + 10)
+    /// The longest a packet takes.
+    pub(crate) fn delay_max(&mut self, from: usize, to: usize) -> u64 {
+        self.way(from, to).map_or(0, |way| way.model.delay.max().ms())
     }
 
-    /// How long a handshake takes: three flights.
-    pub(crate) fn handshake(&mut self, a: usize, b: usize) -> u64 {
-        let flights = [(a, b), (b, a), (a, b)];
-        flights.into_iter().map(|(from, to)| self.delay(from, to)).sum()
+    /// Whether the next frame of a direction is to vanish, by the wish of a story.
+    pub(crate) fn vanishes(&mut self, from: usize, to: usize) -> bool {
+        !self.drop_next.is_empty() && takes_one(&mut self.drop_next, (from, to))
     }
 
-    fn delay(&mut self, from: usize, to: usize) -> u64 {
-        let Some(way) = self.way(from, to) else { return 0 };
-        way.model.delay.draw(&mut way.dials).ms()
-    }
-
-    /// What becomes of a frame of `len` bytes sent at `now`.
-    pub(crate) fn route(&mut self, from: usize, to: usize, now: u64, len: usize) -> Route {
-        if takes_one(&mut self.drop_next, (from, to)) {
-            return Route::Gone;
-        }
-        let twice = takes_one(&mut self.duplicate_next, (from, to));
+    /// What becomes of a packet of `len` bytes sent at `now`.
+    pub(crate) fn packet(&mut self, from: usize, to: usize, now: u64, len: usize) -> Packet {
+        let twice =
+            !self.duplicate_next.is_empty() && takes_one(&mut self.duplicate_next, (from, to));
         let cut = self.is_cut(from, to, now);
-        let Some(way) = self.way(from, to) else { return Route::Lost };
+        let Some(way) = self.way(from, to) else { return Packet::Lost };
         let up = |micros: link::Micros| micros.0.div_ceil(1_000);
         match way.link.pass(now * 1_000, len, &way.model) {
-            Fate::Arrives { after, again, corrupt } if !cut => {
-                let after = up(after);
-                let again = again.map(up).or(twice.then_some(after));
-                Route::Arrives { after, again, corrupt }
+            Fate::Arrives { .. } if cut => Packet::Lost,
+            Fate::Arrives { after, corrupt: Some(bits), .. } => {
+                if bits.is_multiple_of(DAMAGE_SEEN_ONE_IN) {
+                    Packet::Damaged { after: up(after), bits: bits / DAMAGE_SEEN_ONE_IN }
+                } else {
+                    Packet::Lost
+                }
             }
-            _ => Route::Lost,
+            Fate::Arrives { after, again, corrupt: None } => {
+                let after = up(after);
+                Packet::Arrives { after, again: again.map(up).or(twice.then_some(after)) }
+            }
+            Fate::Dropped(_) => Packet::Lost,
         }
     }
 }

@@ -1,8 +1,10 @@
 //! What one run is made of. Every option of a swarm run is drawn from its seed.
 
+mod swarm;
+
 use crate::net::Mode;
 use crate::scenario::{Arena, DiskModel, Fault, LinkOf, Policy};
-use link::{Chance, Delay, LinkModel, Micros, Rng};
+use link::{Delay, LinkModel, Micros};
 use proto::backoff::Backoff;
 use proto::id::{AgentId, Kind};
 use proto::profile::{OnDecline, Profile};
@@ -72,6 +74,12 @@ pub struct Options {
     pub cut_ms_max: u64,
     /// Silence after which a session counts as dead.
     pub idle_ms: u64,
+    /// Longest time a handshake may take before it is given up.
+    pub handshake_ms: u64,
+    /// Time between handshakes that failed.
+    pub reconnect: Backoff,
+    /// Whether each node keeps a session of its own dialling, so that there are two with each peer.
+    pub both_dial: bool,
     /// Whether a fresh handshake is tried beside a silent session.
     pub racing: bool,
     /// Whether a custodian asks for the status of what is pending on a new session.
@@ -80,8 +88,28 @@ pub struct Options {
     pub noise: u32,
     /// Node crashes.
     pub crashes: u32,
+    /// Crashes at a point of a commit that is drawn too.
+    pub crash_points: u32,
     /// Longest time a node stays down.
     pub restart_ms_max: u64,
+    /// Links that come and go for a time.
+    pub flaps: u32,
+    /// Times a link is lossy, narrow or slow, or loses what fills a packet.
+    pub link_faults: u32,
+    /// Changes of the address a node sends from.
+    pub rebinds: u32,
+    /// Times a node stands still.
+    pub pauses: u32,
+    /// Times a disk is slow.
+    pub slow_disks: u32,
+    /// Commits that fail once, which ends the node.
+    pub failed_syncs: u32,
+    /// Times a disk is full.
+    pub full_disks: u32,
+    /// Times a part of a disk cannot be read.
+    pub bit_rots: u32,
+    /// Longest of these that take time.
+    pub fault_ms_max: u64,
     /// Shortest commit.
     pub commit_ms_min: u64,
     /// Longest commit.
@@ -102,6 +130,9 @@ pub struct Options {
     pub skew_ms: u64,
     /// Steps of a clock, inside the difference allowed.
     pub clock_steps: u32,
+    /// How fast a clock runs ahead or falls behind at most, in millionths; it is set right before
+    /// it leaves the difference allowed.
+    pub drift_ppm_max: u32,
     /// Kinds applied by an external handler.
     pub external: Vec<String>,
     /// How handlers behave.
@@ -224,11 +255,24 @@ impl Options {
             one_way_cuts: 0,
             cut_ms_max: 0,
             idle_ms: 500,
+            handshake_ms: 5_000,
+            reconnect: Backoff { base_ms: 100, cap_ms: 2_000, jitter_permille: 200 },
+            both_dial: false,
             racing: false,
             queries: false,
             noise: 0,
             crashes: 0,
+            crash_points: 0,
             restart_ms_max: 0,
+            flaps: 0,
+            link_faults: 0,
+            rebinds: 0,
+            pauses: 0,
+            slow_disks: 0,
+            failed_syncs: 0,
+            full_disks: 0,
+            bit_rots: 0,
+            fault_ms_max: 1_000,
             commit_ms_min: 2,
             commit_ms_max: 2,
             stall_permille: 0,
@@ -239,6 +283,7 @@ impl Options {
             commits_in_flight: 2,
             skew_ms: 0,
             clock_steps: 0,
+            drift_ppm_max: 0,
             external: Vec::new(),
             handler: HandlerModel::PROMPT,
             deadline_s: 60,
@@ -255,102 +300,6 @@ impl Options {
             rate_per_second: 1_000_000,
             retention_ms: 7 * 24 * 3_600_000,
             outcomes_max: 1_000_000,
-            sabotage: Sabotage::Honest,
-        }
-    }
-
-    /// The swarm run of a seed: each option is on or off, small or large, by the seed.
-    #[must_use]
-    pub fn swarm(seed: u64, transfers: u32) -> Self {
-        let mut rng = Rng::new(seed, 1);
-        let r = &mut rng;
-        let hard = |r: &mut Rng, chance: u32, low: u64, high: u64| {
-            if r.chance(chance) { u32::try_from(r.range(low, high)).unwrap_or(0) } else { 0 }
-        };
-        let cap_ms = r.range(400, 6_000);
-        let delay_ms_min = r.range(0, 40);
-        let delay_ms_max = delay_ms_min + r.pick(&[0, 5, 60, 400]).unwrap_or(0);
-        let commit_ms_min = r.range(0, 4);
-        let deadline_s = r.range(cap_ms / 1000 + 2, 60);
-        Self {
-            name: format!("swarm-{seed}"),
-            world: Arena::Core,
-            policy: Policy::Custody,
-            seed,
-            nodes: usize::try_from(r.range(2, 5)).unwrap_or(2),
-            transfers,
-            issue_batch_max: r.pick(&[1, 4, 32]).unwrap_or(1),
-            faults_ms: r.range(10_000, 90_000),
-            heal_after_ms: 0,
-            keys: r.pick(&[1, 3, 20]).unwrap_or(3),
-            shared_keys: r.chance(300),
-            benign_permille: r.pick(&[0, 200, 500]).unwrap_or(0),
-            // Options added later draw from a stream of their own, so that old seeds stay what they are.
-            numbered_permille: hard(&mut Rng::new(seed, 7), 300, 50, 300),
-            reissue_permille: hard(r, 500, 20, 300),
-            mode: if r.chance(500) { Mode::Streams } else { Mode::Datagrams },
-            link: LinkModel {
-                delay: Delay::Uniform(Micros::from_ms(delay_ms_min), Micros::from_ms(delay_ms_max)),
-                loss: Chance::permille(hard(r, 700, 1, 600)),
-                duplicate: Chance::permille(hard(r, 600, 1, 400)),
-                ..LinkModel::default()
-            },
-            links: Vec::new(),
-            singly: r.chance(300),
-            wire: r.chance(300),
-            timeline: None,
-            only: None,
-            partitions: hard(r, 700, 1, 8),
-            one_way_cuts: hard(r, 500, 1, 6),
-            cut_ms_max: r.pick(&[300, 5_000, 40_000, 90_000]).unwrap_or(5_000),
-            idle_ms: r.range(200, 8_000),
-            racing: r.chance(500),
-            queries: r.chance(400),
-            noise: hard(r, 500, 1, 40),
-            crashes: hard(r, 700, 1, 10),
-            restart_ms_max: r.pick(&[50, 3_000, 40_000]).unwrap_or(50),
-            commit_ms_min,
-            commit_ms_max: commit_ms_min + r.pick(&[0, 3, 30]).unwrap_or(0),
-            stall_permille: hard(r, 300, 1, 50),
-            stall_ms: r.range(100, 3_000),
-            commit_fail_permille: hard(r, 200, 1, 10),
-            disks: Vec::new(),
-            inputs_per_commit: r.pick(&[1, 8, 512]).unwrap_or(8),
-            commits_in_flight: r.pick(&[1, 2, 2, 3]).unwrap_or(2),
-            skew_ms: r.pick(&[0, 0, 50, 500]).unwrap_or(0),
-            clock_steps: hard(r, 300, 1, 6),
-            external: match r.below(4) {
-                0 => vec!["oauth.token".to_owned()],
-                1 => vec!["oauth.token".to_owned(), "phala.belief_update".to_owned()],
-                2 => vec!["anumati.consent".to_owned()],
-                _ => Vec::new(),
-            },
-            handler: HandlerModel {
-                decline_permille: hard(r, 500, 50, 300),
-                defer_permille: hard(r, 500, 50, 400),
-                defer_forever_permille: hard(r, 400, 20, 200),
-                unreached_permille: hard(r, 400, 50, 300),
-                in_doubt_permille: hard(r, 300, 20, 150),
-                call_ms_max: r.pick(&[1, 50, 1_500]).unwrap_or(1),
-            },
-            deadline_s,
-            short_permille: hard(r, 400, 50, 500),
-            backoff: Backoff {
-                base_ms: r.range(50, cap_ms),
-                cap_ms,
-                jitter_permille: r.pick(&[0, 200, 900]).unwrap_or(0),
-            },
-            retries: r.chance(200).then(|| u32::try_from(r.range(0, 6)).unwrap_or(0)),
-            surface: r.chance(300),
-            coalesce: r.chance(700),
-            window: r.pick(&[1, 3, 64, 1024]).unwrap_or(64),
-            window_bytes: r.pick(&[1, 600, 1 << 20]).unwrap_or(1 << 20),
-            pending_max: r.pick(&[10, 1 << 20]).unwrap_or(1 << 20),
-            pending_per_peer_max: r.pick(&[6, 1 << 20, 1 << 20]).unwrap_or(1 << 20),
-            deciding_max: r.pick(&[1, 4, 64]).unwrap_or(64),
-            rate_per_second: r.pick(&[5, 1_000_000, 1_000_000]).unwrap_or(1_000_000),
-            retention_ms: r.pick(&[900_000, 3_600_000]).unwrap_or(900_000),
-            outcomes_max: r.pick(&[1_000_000, 1_000_000, 20]).unwrap_or(1_000_000),
             sabotage: Sabotage::Honest,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::check::{Class, Violation};
 use crate::options::Options;
-use crate::world::World;
+use crate::world::{LogLine, World};
 use proto::ack::AckStatus;
 use proto::record::Terminal;
 use serde::Serialize;
@@ -49,6 +49,8 @@ pub struct Report {
     pub events: u64,
     /// Frames sent.
     pub frames: u64,
+    /// Bytes of all packets sent, IP and UDP headers aside.
+    pub bytes: u64,
     /// Syncs of all disks.
     pub syncs: u64,
     /// Nodes killed.
@@ -65,12 +67,30 @@ impl Report {
     pub fn worst(&self) -> Option<Class> {
         self.violations.iter().map(|violation| violation.class).max()
     }
+
+    /// When something was broken, in milliseconds since the run began.
+    #[must_use]
+    pub const fn since_begun(&self, violation: &Violation) -> u64 {
+        violation.at.saturating_sub(crate::node::EPOCH_MS)
+    }
 }
 
 /// Runs `options` to the end.
 #[must_use]
 pub fn run(options: &Options) -> Report {
+    through(options, World::new(options.clone())).0
+}
+
+/// The same, with everything that happened, for people. It is the same run.
+#[must_use]
+pub fn run_logged(options: &Options) -> (Report, Vec<LogLine>) {
     let mut world = World::new(options.clone());
+    world.keep_log();
+    let (report, mut world) = through(options, world);
+    (report, world.take_log())
+}
+
+fn through(options: &Options, mut world: World) -> (Report, World) {
     let begun = world.now();
     world.plan();
     world.run_to(begun + options.faults_ms + options.heal_after_ms);
@@ -88,7 +108,7 @@ pub fn run(options: &Options) -> Report {
             world.finish(true);
         }
     }
-    Report { options: options.clone(), ..report(&world, begun) }
+    (Report { options: options.clone(), ..report(&world, begun) }, world)
 }
 
 fn report(world: &World, begun: u64) -> Report {
@@ -112,6 +132,7 @@ fn report(world: &World, begun: u64) -> Report {
         virtual_ms: world.now() - begun,
         events: world.handled,
         frames: world.frames,
+        bytes: world.bytes,
         syncs: stores.map(crate::disk::SimStore::commits).sum(),
         kills: world.restarts,
         trace: world.checker().trace(),

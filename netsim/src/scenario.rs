@@ -114,7 +114,8 @@ pub enum FaultKind {
         /// How long it is up between, in milliseconds.
         up_ms: u64,
     },
-    /// A direction of a link becomes another link, both ways if `back`.
+    /// A direction of a link becomes another link, both ways if `back`, until the fault is over; for
+    /// good if it takes no time.
     Link {
         /// The sending node.
         from: usize,
@@ -130,6 +131,13 @@ pub enum FaultKind {
     Crash {
         /// Which.
         node: usize,
+    },
+    /// A node is killed at its next commit, and restarts when the fault is over.
+    CrashAt {
+        /// Which.
+        node: usize,
+        /// Where in the commit.
+        point: CrashPoint,
     },
     /// A node stands still, as a virtual machine that is not scheduled.
     Pause {
@@ -156,6 +164,11 @@ pub enum FaultKind {
         /// Whose.
         node: usize,
     },
+    /// A part of the disk of a node cannot be read until it is over: checksums refuse it.
+    BitRot {
+        /// Whose.
+        node: usize,
+    },
     /// A clock is set to be so much ahead of the world's, and keeps it.
     ClockStep {
         /// Whose.
@@ -173,6 +186,18 @@ pub enum FaultKind {
         /// Which.
         node: usize,
     },
+}
+
+/// Where in a commit a node is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CrashPoint {
+    /// Before any of it is on the disk.
+    BeforeCommit,
+    /// When it is durable, before any output leaves.
+    AfterCommit,
+    /// When some of its outputs have left and others have not.
+    BetweenOutputs,
 }
 
 impl Options {
@@ -218,12 +243,16 @@ impl Options {
                 return Err(format!("{name}_min = {min} is above {name}_max = {max}"));
             }
         }
-        if self.backoff.base_ms == 0 || self.backoff.base_ms > self.backoff.cap_ms {
-            let backoff = self.backoff;
-            return Err(format!(
-                "backoff: base_ms = {} is not from 1 to cap_ms = {}",
-                backoff.base_ms, backoff.cap_ms
-            ));
+        for (name, backoff) in [("backoff", self.backoff), ("reconnect", self.reconnect)] {
+            if backoff.base_ms == 0 || backoff.base_ms > backoff.cap_ms {
+                return Err(format!(
+                    "{name}: base_ms = {} is not from 1 to cap_ms = {}",
+                    backoff.base_ms, backoff.cap_ms
+                ));
+            }
+        }
+        if self.handshake_ms == 0 {
+            return Err("handshake_ms = 0: no handshake is that fast".to_owned());
         }
         Ok(())
     }
@@ -236,6 +265,8 @@ impl FaultKind {
             Self::Cut { from, to } | Self::Link { from, to, .. } => vec![from, to],
             Self::Partition { a, b } | Self::Flap { a, b, .. } => vec![a, b],
             Self::Crash { node }
+            | Self::CrashAt { node, .. }
+            | Self::BitRot { node }
             | Self::Pause { node }
             | Self::SlowDisk { node, .. }
             | Self::FailSync { node, .. }

@@ -1,29 +1,34 @@
 //! The world: virtual time, an event queue, and everything that happens in it.
 
+mod dial;
 mod drive;
+mod handler;
 mod link;
+mod nodes;
+mod noise;
 mod outside;
 mod timeline;
+mod wire;
 
 use crate::check::{Bounds, Checker, Class, LastLook};
 use crate::disk::SimStore;
 use crate::net::SimNet;
-use crate::node::{EPOCH_MS, Live, Node};
+use crate::node::{Clock, Disk, EPOCH_MS, Node};
 use crate::options::Options;
-use crate::scenario::Fault;
+use crate::scenario::{Fault, FaultKind};
 use crate::workload::Workload;
 use ::link::Rng;
-use proto::custody::Custody;
+use proto::custody::{Custody, Input};
 use proto::event::Event as CoreEvent;
-use proto::frame::Frame;
 use proto::id::{AgentId, ObligationId};
-use proto::polarity::Registry;
 use proto::receiver::Decision;
 use proto::step::{SessionId, Ticket};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use link::End;
-use outside::{Client, Handler};
+use dial::{Dial, Loop};
+use handler::Handler;
+use link::{End, Parcel};
+use outside::Client;
 
 /// Events in one millisecond before the world is called stuck.
 const EVENTS_PER_MS_MAX: u64 = 200_000;
@@ -49,17 +54,27 @@ pub(crate) enum Event {
     },
     Deliver {
         to: SessionId,
-        frame: Box<Frame>,
+        parcel: Box<Parcel>,
     },
-    /// A stream sends a frame again that was lost; `after` is what it waits the next time.
+    /// A stream sends again what was lost of a frame.
     Resend {
         session: SessionId,
-        frame: Box<Frame>,
-        after: u64,
+        parcel: Box<Parcel>,
+    },
+    /// A flight of a handshake is sent, and how long its sender waits for the next.
+    Flight {
+        of: Loop,
+        dial: u64,
+        flight: u8,
+        wait_ms: u64,
     },
     Dialed {
-        a: usize,
-        b: usize,
+        of: Loop,
+        dial: u64,
+    },
+    Redial {
+        of: Loop,
+        dial: u64,
     },
     EndDown {
         session: SessionId,
@@ -70,9 +85,17 @@ pub(crate) enum Event {
     FaultBegins {
         fault: usize,
     },
+    FaultEnds {
+        fault: usize,
+    },
     CutEnds {
         from: usize,
         to: usize,
+    },
+    /// A clock that drifts is set right.
+    ClockSet {
+        node: usize,
+        settings: u32,
     },
     Restart {
         node: usize,
@@ -109,25 +132,41 @@ pub struct World {
     net: SimNet,
     ends: BTreeMap<SessionId, End>,
     next_session: u64,
-    dialing: BTreeSet<(usize, usize)>,
+    dialing: BTreeMap<Loop, Dial>,
+    next_dial: u64,
     pub(crate) checker: Checker,
     clients: Vec<Client>,
     tickets: BTreeMap<Ticket, usize>,
     next_ticket: u64,
     handler: Handler,
     pub(crate) workload: Workload,
+    /// Clocks and times of issue.
     faults: Rng,
+    /// When the run began.
+    begun: u64,
     timeline: Vec<Fault>,
-    disk: Rng,
-    chance: Rng,
     healed: bool,
     /// Whether a story test runs: events are kept, and clients may be refused.
     pub(crate) story: bool,
     events: VecDeque<(u64, usize, CoreEvent)>,
-    /// Things handled, frames sent, restarts made.
+    /// Things handled, frames and bytes sent, restarts made.
     pub(crate) handled: u64,
     pub(crate) frames: u64,
+    pub(crate) bytes: u64,
     pub(crate) restarts: u64,
+    /// What happened, for people, if anybody wants to read it.
+    log: Option<Vec<LogLine>>,
+}
+
+/// What happened, when, and at which node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLine {
+    /// When, in milliseconds since the run began.
+    pub at_ms: u64,
+    /// Where, if it is about one node.
+    pub node: Option<usize>,
+    /// What.
+    pub what: String,
 }
 
 impl World {
@@ -135,18 +174,22 @@ impl World {
     #[must_use]
     pub fn new(options: Options) -> Self {
         let nodes: Vec<Node> = (0..options.nodes)
-            .filter_map(|n| options.settings(n))
-            .map(|settings| Node {
+            .filter_map(|n| Some((n, options.settings(n)?)))
+            .map(|(n, settings)| Node {
                 id: settings.me.clone(),
                 settings,
                 store: SimStore::default(),
-                offset_ms: 0,
+                disk: Disk::new(&options, n),
+                clock: Clock::default(),
+                paused: None,
+                armed: None,
                 life: 0,
                 live: None,
             })
             .collect();
         let names: Vec<AgentId> = nodes.iter().map(|node| node.id.clone()).collect();
         let seed = options.seed;
+        let timeline = options.timeline.clone().unwrap_or_else(|| timeline::draw(&options));
         let mut world = Self {
             now: EPOCH_MS,
             next_seq: 0,
@@ -155,29 +198,32 @@ impl World {
             net: SimNet::new(&options),
             ends: BTreeMap::new(),
             next_session: 1,
-            dialing: BTreeSet::new(),
-            checker: Checker::new(bounds(&options), names),
+            dialing: BTreeMap::new(),
+            next_dial: 0,
+            checker: Checker::new(bounds(&options, &timeline), names),
             clients: Vec::new(),
             tickets: BTreeMap::new(),
             next_ticket: 0,
             handler: Handler::new(options.handler, seed),
             workload: Workload::new(&options),
             faults: Rng::new(seed, 3),
-            timeline: Vec::new(),
-            disk: Rng::new(seed, 4),
-            chance: Rng::new(seed, 5),
+            begun: EPOCH_MS,
+            timeline,
             healed: false,
             story: false,
             events: VecDeque::new(),
             handled: 0,
             frames: 0,
+            bytes: 0,
             restarts: 0,
+            log: None,
             nodes,
             options,
         };
         for node in 0..world.nodes.len() {
             let ahead_ms = timeline::clock(&world.options, &mut world.faults);
-            world.set_clock(node, ahead_ms);
+            let drift_ppm = timeline::drift(&world.options, node);
+            world.set_clock(node, ahead_ms, drift_ppm);
             world.start(node);
         }
         world
@@ -249,106 +295,48 @@ impl World {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Pump { node, life } if self.lives(node, life) => self.pump(node),
-            Event::Commit { node, life } if self.lives(node, life) => {
+            Event::Pump { node, life }
+            | Event::Commit { node, life }
+            | Event::Alarm { node, life, .. }
+                if !self.lives(node, life) => {}
+            Event::Pump { node, .. } | Event::Commit { node, .. } | Event::Alarm { node, .. }
+                if self.paused(node).is_some() =>
+            {
+                let until = self.paused(node).unwrap_or(self.now);
+                self.schedule(until, event);
+            }
+            Event::Pump { node, .. } => self.pump(node),
+            Event::Commit { node, .. } => {
                 self.commit_done(node);
                 self.pump(node);
             }
-            Event::Alarm { node, life, at } if self.lives(node, life) => self.alarm(node, at),
-            Event::Deliver { to, frame } => self.deliver(to, *frame),
-            Event::Resend { session, frame, after } => self.resend(session, frame, after),
-            Event::Dialed { a, b } => self.dialed(a, b),
+            Event::Alarm { node, at, .. } => self.alarm(node, at),
+            Event::Deliver { to, parcel } => self.deliver(to, parcel.frame),
+            Event::Resend { session, parcel } => self.resend(session, parcel),
+            Event::Flight { of, dial, flight, wait_ms } => self.flight(of, dial, flight, wait_ms),
+            Event::Dialed { of, dial } => self.dialed(of, dial),
+            Event::Redial { of, dial } => self.redial(of, dial),
             Event::EndDown { session } => self.end_down(session),
             Event::Idle { session } => self.idle(session),
             Event::FaultBegins { fault } if !self.healed => self.fault_begins(fault),
+            Event::FaultEnds { fault } if !self.healed => self.fault_ends(fault),
             Event::CutEnds { from, to } => self.cut_ends(from, to),
+            Event::ClockSet { node, settings } => self.clock_right(node, settings),
             Event::Restart { node } => self.start(node),
             Event::Ask { client } => self.ask(client),
             Event::Decided { node, life, issuer, id, decision } if self.lives(node, life) => {
-                self.input(node, proto::custody::Input::Decided { issuer, id, decision });
+                self.input(node, Input::Decided { issuer, id, decision });
             }
             Event::Acknowledge { node, id } => self.acknowledge(node, id),
             Event::Resolve { node, id } => self.resolve(node, &id),
-            _ => {}
-        }
-    }
-
-    fn lives(&self, node: usize, life: u64) -> bool {
-        self.nodes.get(node).is_some_and(|node| node.life == life && node.live.is_some())
-    }
-
-    fn is_up(&self, node: usize) -> bool {
-        self.nodes.get(node).is_some_and(|node| node.live.is_some())
-    }
-
-    /// Starts a node that is down: opens its store and begins recovery.
-    pub(crate) fn start(&mut self, n: usize) {
-        let Some(node) = self.nodes.get_mut(n).filter(|node| node.live.is_none()) else { return };
-        let custody = match Custody::open(node.settings.clone(), Registry::default(), &node.store) {
-            Ok(custody) => custody,
-            Err(error) => {
-                self.checker.breach("recovery", Class::Crash, self.now, n, error.to_string());
-                return;
-            }
-        };
-        node.life += 1;
-        node.live = Some(Live {
-            custody,
-            inbox: VecDeque::new(),
-            calls: VecDeque::new(),
-            flights: VecDeque::new(),
-            pump_queued: false,
-            alarm_at: None,
-            disk_free_at: 0,
-        });
-        self.checker.up(self.now, n);
-        self.pump_soon(n);
-        for peer in 0..self.nodes.len() {
-            self.dial_if_needed(n, peer);
-        }
-    }
-
-    /// Ends a node's process: what is not durable is gone, the outputs with it. Of the commits in
-    /// flight any first part may have reached the disk.
-    pub(crate) fn kill(&mut self, n: usize, down_ms: Option<u64>) {
-        let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.take()) else { return };
-        let mut reached = true;
-        for flight in live.flights {
-            reached = reached && self.disk.chance(500);
-            if !reached || !flight.step.needs_commit() {
-                continue;
-            }
-            let sync = flight.step.needs_sync();
-            self.durable(n, flight.clock, sync, flight.step);
-        }
-        if let Some(node) = self.nodes.get_mut(n) {
-            let kept = self.disk.below(node.store.unsynced() as u64 + 1);
-            node.store.crash(usize::try_from(kept).unwrap_or(0));
-            self.checker.rolled_back(n, &node.store);
-        }
-        self.restarts += 1;
-        self.ends_of_dead(n);
-        if let Some(down_ms) = down_ms {
-            self.schedule(self.now + down_ms, Event::Restart { node: n });
-        }
-    }
-
-    fn set_clock(&mut self, n: usize, ahead_ms: i64) {
-        let Some(node) = self.nodes.get_mut(n) else { return };
-        node.offset_ms = ahead_ms;
-        if let Some(live) = &mut node.live {
-            live.alarm_at = None;
-            self.pump_soon(n);
+            Event::FaultBegins { .. } | Event::FaultEnds { .. } | Event::Decided { .. } => {}
         }
     }
 
     /// Lays out the faults and the workload of a run.
     pub(crate) fn plan(&mut self) {
         let (from, span) = (self.now, self.options.faults_ms);
-        self.timeline = match &self.options.timeline {
-            Some(timeline) => timeline.clone(),
-            None => timeline::draw(&self.options),
-        };
+        self.begun = from;
         for (fault, begins) in (0..).zip(self.timeline.iter().map(|fault| fault.at_ms)) {
             self.queue.insert((from + begins, self.next_seq), Event::FaultBegins { fault });
             self.next_seq += 1;
@@ -360,21 +348,38 @@ impl World {
         }
     }
 
-    /// Everything is well from now on: links, nodes, disks.
+    /// Everything is well from now on: links, nodes, disks. A node that stands still does so to the
+    /// end of its pause.
     pub fn heal(&mut self) {
         self.healed = true;
         self.net.heal();
-        self.options.stall_permille = 0;
-        self.options.commit_fail_permille = 0;
+        for node in &mut self.nodes {
+            node.disk.heal();
+            node.armed = None;
+        }
         for node in 0..self.nodes.len() {
             self.start(node);
         }
-        for a in 0..self.nodes.len() {
-            for b in 0..a {
-                self.dial_if_needed(a, b);
-            }
+        let paused = self.nodes.iter().filter_map(|node| node.paused(self.now)).max();
+        self.checker.healed(paused.unwrap_or(self.now));
+        self.note(None, || "everything heals".to_owned());
+    }
+
+    /// Keeps what happens from now on, to be read.
+    pub(crate) fn keep_log(&mut self) {
+        self.log = Some(Vec::new());
+    }
+
+    /// What happened since it was kept.
+    pub(crate) fn take_log(&mut self) -> Vec<LogLine> {
+        self.log.take().unwrap_or_default()
+    }
+
+    /// Notes what happened, if anybody wants to read it.
+    fn note(&mut self, node: Option<usize>, what: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push(LogLine { at_ms: self.now - self.begun, node, what: what() });
         }
-        self.checker.healed(self.now);
     }
 
     /// Whether nothing is pending anywhere and every client has its answer.
@@ -415,30 +420,59 @@ impl World {
     }
 }
 
-/// What the checkers may take for granted under `options`.
-fn bounds(options: &Options) -> Bounds {
-    let commits = 4 * options.commit_ms_max.max(if options.stall_permille > 0 {
-        options.stall_ms
-    } else {
-        0
+/// What the checkers may take for granted under `options` and the faults of `timeline`.
+fn bounds(options: &Options, timeline: &[Fault]) -> Bounds {
+    let stalled = |permille: u32, ms: u64| if permille > 0 { ms } else { 0 };
+    let slowest = options
+        .disks
+        .iter()
+        .map(|disk| disk.commit_ms_max + stalled(disk.stall_permille, disk.stall_ms))
+        .chain([options.commit_ms_max + stalled(options.stall_permille, options.stall_ms)])
+        .max();
+    let slower = timeline.iter().filter_map(|fault| match fault.what {
+        FaultKind::SlowDisk { by_ms, .. } => Some(by_ms),
+        _ => None,
     });
+    let commits = 4 * (slowest.unwrap_or(0) + slower.max().unwrap_or(0));
     let profile = options.profile();
     let spans =
         u64::from(profile.max_retries()) >= options.backoff.retries_needed(profile.deadline_ms());
+    let kills = |fault: &Fault| {
+        matches!(
+            fault.what,
+            FaultKind::Crash { .. }
+                | FaultKind::CrashAt { .. }
+                | FaultKind::FailSync { .. }
+                | FaultKind::DiskFull { .. }
+                | FaultKind::BitRot { .. }
+        )
+    };
+    let delay_ms = options
+        .links
+        .iter()
+        .map(|way| way.link.delay.max().ms())
+        .chain([options.link.delay.max().ms()])
+        .max();
+    let narrow = options.link.bytes_per_second > 0
+        || options.links.iter().any(|way| way.link.bytes_per_second > 0);
     Bounds {
         skew_ms: options.skew_ms,
         weights: Options::weights(),
         late_ms_max: 2_000 + 4 * commits + options.skew_ms * 2,
         settle_ms_max: 3 * options.backoff.cap_ms
-            + 10 * options.link.delay.max().ms()
+            + 10 * delay_ms.unwrap_or(0)
             + 4 * commits
+            + options.idle_ms
+            + options.handshake_ms
+            + options.reconnect.cap_ms
             + 10_000,
         prompt: spans
             && options.rate_per_second > 100_000
             && options.window > 1
             && options.window_bytes > 100_000
-            && options.crashes == 0
-            && options.commit_fail_permille == 0,
+            && options.commit_fail_permille == 0
+            && !narrow
+            && !timeline.iter().any(kills),
         retention_ms: options.retention_ms,
         outcomes_max: options.outcomes_max,
         outcomes_slack: options.issue_batch_max.max(64),

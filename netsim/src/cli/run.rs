@@ -42,7 +42,7 @@ pub(super) struct Args {
 }
 
 /// Obligations of a swarm run, unless told otherwise.
-const TRANSFERS_DEFAULT: u32 = 200;
+pub(super) const TRANSFERS_DEFAULT: u32 = 200;
 
 pub(super) fn seeds(text: &str) -> Result<(u64, u64), String> {
     let parse = |part: &str| part.parse().map_err(|_| format!("{part:?} is no seed"));

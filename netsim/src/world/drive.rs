@@ -2,17 +2,16 @@
 //! order, and outputs leave when their commit is done and not before.
 
 use super::{Event, World};
-use crate::check::Class;
-use crate::node::{Fate, Flight};
+use crate::node::{Fate, Flight, Rotten};
 use crate::options::Sabotage;
+use crate::scenario::CrashPoint;
 use proto::custody::Input;
-use proto::event::Event as CoreEvent;
 use proto::frame::Frame;
 use proto::limits::{BATCH_COUNT_MAX, FRAME_LEN_TARGET};
-use proto::record::ReconcileKind;
 use proto::step::{Output, SessionId, Step};
-use proto::store::Table;
+use proto::store::{Read, ReadError, Table, Write};
 use proto::time::Time;
+use std::collections::BTreeMap;
 
 impl World {
     /// Gives a node an input, if it is up.
@@ -62,18 +61,16 @@ impl World {
             match self.one_step(n) {
                 Ok(Some((step, clock))) => self.launch(n, step, clock),
                 Ok(None) => return self.set_alarm(n),
-                Err(error) => {
-                    self.checker.breach("recovery", Class::Crash, self.now, n, error);
-                    return;
-                }
+                Err(error) => return self.unreadable(n, &error),
             }
         }
     }
 
     /// The next step of a node, sealed; none if nothing came in or its commits are all in flight.
-    fn one_step(&mut self, n: usize) -> Result<Option<(Step, Time)>, String> {
+    fn one_step(&mut self, n: usize) -> Result<Option<(Step, Time)>, ReadError> {
         let Some(node) = self.nodes.get_mut(n) else { return Ok(None) };
         let clock = node.clock(self.now);
+        let rotten = node.disk.rotten(self.now);
         let Some(live) = &mut node.live else { return Ok(None) };
         let writing = live.flights.iter().filter(|flight| flight.step.needs_commit()).count();
         let custody = &mut live.custody;
@@ -81,19 +78,22 @@ impl World {
         if writing >= self.options.commits_in_flight || (idle && custody.recovered()) {
             return Ok(None);
         }
+        let damaged = rotten.map(|which| Rotten { store: &node.store, which });
+        let store: &dyn Read = match &damaged {
+            Some(damaged) => damaged,
+            None => &node.store,
+        };
         let mut step = Step::default();
         if !custody.recovered() {
-            custody.recover(clock, &node.store, &mut step).map_err(|error| error.to_string())?;
+            custody.recover(clock, store, &mut step)?;
         }
         for _ in 0..self.options.inputs_per_commit {
             let calls = custody.recovered().then_some(&mut live.calls);
             let next = live.inbox.pop_front().or_else(|| calls.and_then(|calls| calls.pop_front()));
             let Some(input) = next else { break };
-            custody
-                .handle(clock, input, &node.store, &mut step)
-                .map_err(|error| error.to_string())?;
+            custody.handle(clock, input, store, &mut step)?;
         }
-        custody.seal(clock, &node.store, &mut step);
+        custody.seal(clock, store, &mut step);
         Ok(Some((step, clock)))
     }
 
@@ -101,19 +101,13 @@ impl World {
     /// before it.
     fn launch(&mut self, n: usize, mut step: Step, clock: Time) {
         let now = self.now;
-        let mut fate = Fate::Durable;
-        let mut takes = 0;
-        if step.needs_commit() && step.needs_sync() {
-            takes = self.disk.range(self.options.commit_ms_min, self.options.commit_ms_max);
-            if self.disk.chance(self.options.stall_permille) {
-                takes += self.options.stall_ms;
-            }
-            if self.disk.chance(self.options.commit_fail_permille) {
-                fate = if self.disk.chance(500) { Fate::Kept } else { Fate::Lost };
-            }
-        }
         let Some(node) = self.nodes.get_mut(n) else { return };
         let life = node.life;
+        let (takes, fate) = if step.needs_commit() {
+            node.disk.commit(now, step.needs_sync())
+        } else {
+            (0, Fate::Durable)
+        };
         let Some(live) = &mut node.live else { return };
         for event in step.take_attested() {
             self.checker.attested(now, n, &event);
@@ -138,23 +132,53 @@ impl World {
                 let sync = step.needs_sync();
                 self.durable(n, clock, sync, step);
             }
-            // CR-1: a failed commit ends the process. Its outputs are never seen, and what was to
-            // follow it is never written.
-            if let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) {
-                live.flights.clear();
-            }
-            let down_ms = self.disk.range(1, self.options.restart_ms_max.max(1));
-            return self.kill(n, Some(down_ms));
+            return self.commit_failed(n);
+        }
+        let armed = self
+            .nodes
+            .get_mut(n)
+            .filter(|_| step.needs_commit())
+            .and_then(|node| node.armed.take());
+        if armed.is_some_and(|(point, _)| point == CrashPoint::BeforeCommit) {
+            return self.crash_at(n, armed);
         }
         let (generation, sync) = (step.generation(), step.needs_sync());
-        let outputs = self.durable(n, clock, sync, step);
+        if sync {
+            self.note(Some(n), || format!("commits {}", written(step.writes())));
+        }
+        let mut outputs = self.durable(n, clock, sync, step);
         if let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) {
             live.custody.committed(generation);
+        }
+        match armed {
+            Some((CrashPoint::BetweenOutputs, _)) => {
+                let count = outputs.len() as u64 + 1;
+                let leave = self.nodes.get_mut(n).map_or(0, |node| node.disk.rng.below(count));
+                outputs.truncate(usize::try_from(leave).unwrap_or(0));
+            }
+            Some(_) => outputs.clear(),
+            None => {}
         }
         for output in outputs {
             self.checker.released(self.now, n, &output);
             self.act(n, output);
         }
+        if armed.is_some() {
+            self.crash_at(n, armed);
+        }
+    }
+
+    /// A node that was armed is killed here. What was to follow a commit that never was is not
+    /// written either.
+    fn crash_at(&mut self, n: usize, armed: Option<(CrashPoint, u64)>) {
+        let Some((point, down_ms)) = armed else { return };
+        if point == CrashPoint::BeforeCommit
+            && let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut())
+        {
+            live.flights.clear();
+        }
+        self.note(Some(n), || format!("is killed: {point:?}"));
+        self.kill(n, Some(down_ms));
     }
 
     /// Makes a step's writes durable.
@@ -245,26 +269,6 @@ impl World {
         }
     }
 
-    /// What the principal hears, and does about it.
-    fn told(&mut self, n: usize, event: CoreEvent) {
-        match &event {
-            CoreEvent::Escalated(item) if self.chance.chance(300) => {
-                let at = self.now + self.chance.range(1, 5_000);
-                self.schedule(at, Event::Acknowledge { node: n, id: item.obligation_id.clone() });
-            }
-            CoreEvent::Reconcile(item)
-                if matches!(item.kind, ReconcileKind::InDoubt | ReconcileKind::DeclineSurfaced) =>
-            {
-                let at = self.now + self.chance.range(1, 20_000);
-                self.schedule(at, Event::Resolve { node: n, id: item.obligation_id.clone() });
-            }
-            _ => {}
-        }
-        if self.story {
-            self.events.push_back((self.now, n, event));
-        }
-    }
-
     /// Sees to it that the node's one alarm goes off.
     pub(super) fn set_alarm(&mut self, n: usize) {
         let Some(node) = self.nodes.get(n) else { return };
@@ -276,11 +280,25 @@ impl World {
             .filter(|live| live.inbox.is_empty())
             .and_then(|live| live.custody.next_timeout());
         let Some(due) = due.filter(|due| *due != Time::NEVER) else { return };
-        let at = node.world(due).max(self.now);
+        let at = node.clock.world(due).max(self.now);
         let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) else { return };
         if live.alarm_at.is_none_or(|set| at < set) {
             live.alarm_at = Some(at);
             self.schedule(at, Event::Alarm { node: n, life, at });
         }
     }
+}
+
+/// What a commit writes, for people: how many records of each table.
+fn written(writes: &[Write]) -> String {
+    let mut tables: BTreeMap<Table, (u32, u32)> = BTreeMap::new();
+    for write in writes {
+        let (set, gone) = tables.entry(write.table).or_default();
+        *(if write.value.is_some() { set } else { gone }) += 1;
+    }
+    let told = tables.iter().map(|(table, (set, gone))| match gone {
+        0 => format!("{} +{set}", table.name()),
+        _ => format!("{} +{set} -{gone}", table.name()),
+    });
+    told.collect::<Vec<_>>().join(", ")
 }

@@ -1,45 +1,44 @@
 //! Sessions between nodes, and the frames on them.
 
+use super::dial::Loop;
+use super::wire::{PACKET_ROOM, damaged, frame_len, packet_len, packets, told};
 use super::{Event, World};
 use crate::check::Class;
-use crate::net::{Mode, Route};
+use crate::net::{Mode, Packet};
 use bytes::Bytes;
 use proto::custody::Input;
 use proto::frame::Frame;
 use proto::id::AgentId;
 use proto::step::SessionId;
 
-/// Silence after which a retry tries a fresh handshake, in milliseconds.
-const SILENT_MS: u64 = 1_000;
-/// How long an older session lives beside a fresh one, at most, in milliseconds.
-const DRAIN_MS_MAX: u64 = 2_000;
 /// Longest time between two attempts of a stream to send a lost packet, in milliseconds.
 const RESEND_MS_MAX: u64 = 10_000;
-/// Bytes of a frame beside its items, about: QUIC and UDP headers, tags.
-const FRAME_OVERHEAD: usize = 60;
 
-/// Bytes of a frame on the wire, about.
-fn frame_len(frame: &Frame) -> usize {
-    FRAME_OVERHEAD
-        + match frame {
-            Frame::Offers { items, .. } | Frame::BestEffort { items } => {
-                items.iter().map(bytes::Bytes::len).sum()
-            }
-            Frame::AckRuns(runs) => runs.iter().map(|run| 16 + 4 * run.refs.len()).sum(),
-            Frame::Acks(acks) | Frame::Answer { acks, .. } => 64 * acks.len(),
-            _ => 32,
-        }
+/// A frame on its way.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub(super) frame: Frame,
+    /// Bytes of the frame.
+    len: usize,
+    /// Packets that have not got through.
+    left: usize,
+    /// When the last of the others is there.
+    ready_at: u64,
+    /// What its stream waits before it sends what was lost again; none if nobody does.
+    resend_ms: Option<u64>,
 }
 
 /// One end of a session. Its other end has the session number that differs in the last bit.
 #[derive(Debug)]
-pub(super) struct End {
-    node: usize,
-    peer: usize,
-    heard_at: u64,
+pub(crate) struct End {
+    pub(super) node: usize,
+    pub(super) peer: usize,
+    pub(super) heard_at: u64,
+    /// Who keeps the session.
+    pub(super) of: Loop,
 }
 
-const fn other(session: SessionId) -> SessionId {
+pub(super) const fn other(session: SessionId) -> SessionId {
     SessionId(session.0 ^ 1)
 }
 
@@ -56,10 +55,6 @@ impl World {
 
     pub(super) fn peer_of(&self, session: SessionId) -> Option<usize> {
         self.ends.get(&session).map(|end| end.peer)
-    }
-
-    fn has_end(&self, n: usize, peer: usize) -> bool {
-        self.ends.values().any(|end| end.node == n && end.peer == peer)
     }
 
     /// Sends a frame from this end of a session.
@@ -82,43 +77,102 @@ impl World {
                 }
             }
         }
+        let len = frame_len(&frame);
+        debug_assert_eq!(len, frame.encode().len(), "{frame:?}");
+        self.note(Some(from), || format!("to {to} on session {}: {}", session.0, told(&frame)));
         let lossy = unreliable || self.options.mode == Mode::Datagrams;
-        let after = if lossy { None } else { Some(self.net.resend_after(from, to)) };
-        self.route(session, Box::new(frame), after);
+        let resend_ms = (!lossy).then(|| 2 * self.net.delay_max(from, to) + 10);
+        let left = packets(len);
+        let parcel = Parcel { frame, len, left, ready_at: self.now, resend_ms };
+        self.route(session, Box::new(parcel));
     }
 
-    /// Puts a frame on its way. If it is lost and its stream will repeat it, `after` says when.
-    fn route(&mut self, session: SessionId, frame: Box<Frame>, after: Option<u64>) {
+    /// Puts the packets of a frame on their way, those that have not got through yet.
+    fn route(&mut self, session: SessionId, mut parcel: Box<Parcel>) {
         let Some(end) = self.ends.get(&session) else { return };
         let (from, peer) = (end.node, end.peer);
         let to = other(session);
-        match (self.net.route(from, peer, self.now, frame_len(&frame)), after) {
-            (Route::Arrives { after, again, .. }, _) => {
-                if let Some(again) = again {
-                    let frame = frame.clone();
-                    self.schedule(self.now + again, Event::Deliver { to, frame });
+        if self.net.vanishes(from, peer) {
+            return;
+        }
+        let mut lost = 0;
+        let mut second = None;
+        for left in (0..parcel.left).rev() {
+            let len = packet_len(parcel.len, left);
+            self.bytes += len as u64;
+            match self.net.packet(from, peer, self.now, len) {
+                Packet::Lost => lost += 1,
+                Packet::Arrives { after, again } => {
+                    parcel.ready_at = parcel.ready_at.max(self.now + after);
+                    second = again.filter(|_| parcel.len <= PACKET_ROOM);
                 }
-                self.schedule(self.now + after, Event::Deliver { to, frame });
+                Packet::Damaged { after, bits } => {
+                    if self.misread(session, &parcel.frame, bits, after) {
+                        return;
+                    }
+                    lost += 1;
+                }
             }
-            (Route::Lost, Some(after)) => {
-                let next = (after * 2).min(RESEND_MS_MAX);
-                let event = Event::Resend { session, frame, after: next };
-                self.schedule(self.now + after, event);
+        }
+        if lost == 0 {
+            if let Some(second) = second {
+                let copy = Parcel { frame: parcel.frame.clone(), ..*parcel };
+                let event = Event::Deliver { to, parcel: Box::new(copy) };
+                self.schedule(self.now + second, event);
             }
-            (Route::Lost, None) | (Route::Gone, _) => {}
+            return self.schedule(parcel.ready_at, Event::Deliver { to, parcel });
+        }
+        parcel.left = lost;
+        match parcel.resend_ms {
+            Some(wait_ms) => {
+                parcel.resend_ms = Some((wait_ms * 2).min(RESEND_MS_MAX));
+                self.schedule(self.now + wait_ms, Event::Resend { session, parcel });
+            }
+            None => self.note(Some(from), || format!("lost to {peer}: {}", told(&parcel.frame))),
         }
     }
 
-    /// A stream repeats a frame, as long as its session lives.
-    pub(super) fn resend(&mut self, session: SessionId, frame: Box<Frame>, after: u64) {
-        self.route(session, frame, Some(after));
+    /// A frame some bits of which are flipped reaches its reader. One that does not decode is a
+    /// fault of the peer and ends the session; returns whether it did. One that does is dropped: an
+    /// AEAD that misses it is none.
+    fn misread(&mut self, session: SessionId, frame: &Frame, bits: u64, after: u64) -> bool {
+        match damaged(frame, bits) {
+            Some(Err(error)) => {
+                self.note(None, || format!("session {} ends: {error}", session.0));
+                let at = self.now + after;
+                self.schedule(at, Event::EndDown { session: other(session) });
+                self.schedule(at + after, Event::EndDown { session });
+                true
+            }
+            Some(Ok(read)) => {
+                let node = self.ends.get(&session).map_or(0, |end| end.node);
+                if Frame::decode(read.encode()).as_ref() != Ok(&read) {
+                    let detail = format!("{read:?} was read, and is not written so");
+                    self.checker.breach("WR-1", Class::Safety, self.now, node, detail);
+                }
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// A stream repeats what was lost of a frame, as long as its session lives.
+    pub(super) fn resend(&mut self, session: SessionId, mut parcel: Box<Parcel>) {
+        parcel.ready_at = parcel.ready_at.max(self.now);
+        self.route(session, parcel);
     }
 
     pub(super) fn deliver(&mut self, session: SessionId, frame: Frame) {
         let Some(end) = self.ends.get_mut(&session) else { return };
         end.heard_at = self.now;
         let (node, peer) = (end.node, end.peer);
-        let Some(from) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
+        self.note(Some(node), || format!("from {peer} on session {}: {}", session.0, told(&frame)));
+        // Its ack goes back, whatever the frame says.
+        if !self.net.is_cut(node, peer, self.now)
+            && let Some(sender) = self.ends.get_mut(&other(session))
+        {
+            sender.heard_at = self.now;
+        }
         let input = match frame {
             Frame::Offers { first_ref, items } => {
                 self.checker.offered(node, peer, session, first_ref, &items);
@@ -126,7 +180,10 @@ impl World {
             }
             Frame::BestEffort { items } => Input::BestEffort { session, items },
             Frame::AckRuns(runs) => Input::AckRuns { session, runs },
-            Frame::Acks(acks) | Frame::Answer { acks, .. } => Input::Acks { peer: from, acks },
+            Frame::Acks(acks) | Frame::Answer { acks, .. } => {
+                let Some(peer) = self.name_of(peer) else { return };
+                Input::Acks { peer, acks }
+            }
             Frame::Query { query_ref, ids } => Input::Query { session, query_ref, ids },
             Frame::Probe { nonce, id } => Input::Probe { session, nonce, id },
             Frame::Refuse { refs, code, retry_after_ms, .. } => {
@@ -137,50 +194,8 @@ impl World {
         self.input(node, input);
     }
 
-    /// Tries a handshake unless both sides have a session or one is being tried.
-    pub(super) fn dial_if_needed(&mut self, a: usize, b: usize) {
-        if a != b && !(self.has_end(a, b) && self.has_end(b, a)) {
-            self.dial(a, b);
-        }
-    }
-
-    fn dial(&mut self, a: usize, b: usize) {
-        let pair = (a.min(b), a.max(b));
-        if self.is_up(a) && self.is_up(b) && self.dialing.insert(pair) {
-            let at = self.now + 1 + self.net.handshake(pair.0, pair.1);
-            self.schedule(at, Event::Dialed { a: pair.0, b: pair.1 });
-        }
-    }
-
-    pub(super) fn dialed(&mut self, a: usize, b: usize) {
-        self.dialing.remove(&(a, b));
-        if !(self.is_up(a) && self.is_up(b)) || self.net.cut_since(a, b, self.now).is_some() {
-            return; // the restart or the end of the cut tries again
-        }
-        let older: Vec<SessionId> = self
-            .ends
-            .iter()
-            .filter(|(_, end)| (end.node, end.peer) == (a, b) || (end.node, end.peer) == (b, a))
-            .map(|(session, _)| *session)
-            .collect();
-        for session in older {
-            let at = self.now + self.chance.range(0, DRAIN_MS_MAX);
-            self.schedule(at, Event::EndDown { session });
-        }
-        let first = SessionId(self.next_session * 2);
-        self.next_session += 1;
-        for (session, node, peer) in [(first, a, b), (other(first), b, a)] {
-            self.ends.insert(session, End { node, peer, heard_at: self.now });
-            self.checker.session(self.now, node, peer);
-            let Some(id) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
-            let window = self.options.window;
-            self.input(node, Input::SessionUp { session, peer: id, window });
-            self.ask_status(node, peer, session);
-        }
-    }
-
     /// A custodian asks what became of some of its pending obligations.
-    fn ask_status(&mut self, node: usize, peer: usize, session: SessionId) {
+    pub(super) fn ask_status(&mut self, node: usize, peer: usize, session: SessionId) {
         if !self.options.queries {
             return;
         }
@@ -192,11 +207,17 @@ impl World {
 
     /// This end of a session is gone: its node hears of it, if it lives.
     pub(super) fn end_down(&mut self, session: SessionId) {
+        if let Some(end) = self.ends.get(&session)
+            && let Some(until) = self.paused(end.node)
+        {
+            return self.schedule(until, Event::EndDown { session });
+        }
         let Some(end) = self.ends.remove(&session) else { return };
+        self.note(Some(end.node), || format!("session {} with {} is down", session.0, end.peer));
         self.checker.session(self.now, end.node, end.peer);
         self.input(end.node, Input::SessionDown { session });
         if self.ends.contains_key(&other(session)) {
-            let at = self.now + self.chance.range(0, self.options.idle_ms);
+            let at = self.now + self.drawn(session, 2).range(0, self.options.idle_ms);
             self.schedule(at, Event::EndDown { session: other(session) });
         }
         self.dial_if_needed(end.node, end.peer);
@@ -206,7 +227,7 @@ impl World {
     pub(super) fn ends_of_dead(&mut self, n: usize) {
         for session in self.sessions_of(n) {
             self.ends.remove(&session);
-            let at = self.now + self.chance.range(1, self.options.idle_ms);
+            let at = self.now + self.drawn(session, 3).range(1, self.options.idle_ms);
             self.schedule(at, Event::EndDown { session: other(session) });
         }
     }
@@ -219,19 +240,30 @@ impl World {
         let ends: Vec<SessionId> =
             self.ends.iter().filter(|(_, end)| pair(end)).map(|(session, _)| *session).collect();
         for session in ends {
-            let at = self.now + self.options.idle_ms + self.chance.range(0, 50);
-            self.schedule(at, Event::Idle { session });
+            self.idle_later(session);
         }
         if until != u64::MAX {
             self.schedule(until, Event::CutEnds { from, to });
         }
     }
 
-    /// An idle timer: the session is dead if its link has been cut all the while.
+    /// Looks whether a session is idle for too long, when it would be.
+    pub(super) fn idle_later(&mut self, session: SessionId) {
+        let at = self.now + self.options.idle_ms + self.drawn(session, 4).range(0, 50);
+        self.schedule(at, Event::Idle { session });
+    }
+
+    /// An idle timer: the session is dead if its link has been cut, or its peer has stood still, all
+    /// the while.
     pub(super) fn idle(&mut self, session: SessionId) {
         let Some(end) = self.ends.get(&session) else { return };
         let cut = self.net.cut_since(end.node, end.peer, self.now);
-        if cut.is_some_and(|since| self.now - since >= self.options.idle_ms) {
+        let still = [end.node, end.peer].into_iter().filter_map(|n| {
+            let (until, since) = self.nodes.get(n)?.paused?;
+            (self.now < until).then_some(since)
+        });
+        let since = cut.into_iter().chain(still).min();
+        if since.is_some_and(|since| self.now - since >= self.options.idle_ms) {
             self.end_down(session);
         }
     }
@@ -241,32 +273,12 @@ impl World {
         if self.net.cut_since(from, to, self.now).is_none() {
             self.net.mend(from, to);
             self.net.mend(to, from);
-            self.dial_if_needed(from, to);
         }
     }
 
-    /// A retry is due: beside a silent session a fresh one is tried.
-    pub(super) fn retry_due(&mut self, n: usize, peer: &AgentId) {
-        let Some(session) = self.session_with(n, peer) else { return };
-        let Some(end) = self.ends.get(&session) else { return };
-        let (silent, peer) = (self.now - end.heard_at >= SILENT_MS, end.peer);
-        if self.options.racing && silent {
-            self.dial(n, peer);
-        }
-    }
-
-    /// Mends both directions of a link, or cuts them for good.
-    pub fn set_link(&mut self, a: usize, b: usize, whole: bool) {
-        for (from, to) in [(a, b), (b, a)] {
-            if whole {
-                self.net.mend(from, to);
-            } else {
-                self.cut_begins(from, to, u64::MAX);
-            }
-        }
-        if whole {
-            self.dial_if_needed(a, b);
-        }
+    /// Randomness of one session and purpose.
+    pub(super) const fn drawn(&self, session: SessionId, purpose: u64) -> ::link::Rng {
+        ::link::Rng::new(self.options.seed ^ purpose << 56, 1 << 40 | session.0)
     }
 
     /// Loses the next `count` frames from `a` to `b`.

@@ -1,22 +1,15 @@
-//! Everything around the nodes: clients that issue, principals that decide, external systems, and
-//! noise.
+//! The people around the nodes: clients that issue, principals that decide.
 
 use super::{Event, World};
 use crate::check::Spec;
-use crate::options::HandlerModel;
-use bytes::Bytes;
-use proto::ack::{AckRun, AckStatus, CustodyAck, Reason, RefRange};
+use ::link::Rng;
 use proto::custodian::{Draft, IssueError};
 use proto::custody::{Input, IssueResult};
-use proto::frame::RefuseCode;
-use proto::id::{AgentId, ObligationId};
-use proto::obligation::Obligation;
-use proto::receiver::Decision;
+use proto::event::Event as CoreEvent;
+use proto::id::ObligationId;
 use proto::record::{Reconcile, ReconcileKind, Resolution, key_num};
 use proto::step::Ticket;
 use proto::store::Table;
-use proto::time::Time;
-use std::collections::BTreeMap;
 
 /// How long a client waits for an answer before it asks again, in milliseconds.
 const CLIENT_PATIENCE_MS: u64 = 10_000;
@@ -37,64 +30,6 @@ pub(crate) struct Client {
 impl Client {
     pub(super) const fn answered(&self) -> bool {
         self.answered
-    }
-}
-
-/// External systems behind the nodes. They outlive a node's crash.
-#[derive(Debug)]
-pub(crate) struct Handler {
-    model: HandlerModel,
-    seed: u64,
-    calls: BTreeMap<(usize, AgentId, ObligationId), Call>,
-}
-
-#[derive(Debug, Default)]
-struct Call {
-    asked: u32,
-    effect_at: Option<u64>,
-}
-
-/// What a handler does with one obligation, always the same.
-enum Plan {
-    Apply,
-    Decline,
-    Defer(u32),
-    Unreached(u32),
-    Doubt { effect: bool },
-}
-
-impl Handler {
-    pub(super) const fn new(model: HandlerModel, seed: u64) -> Self {
-        Self { model, seed, calls: BTreeMap::new() }
-    }
-
-    fn plan(&self, id: &ObligationId) -> Plan {
-        let hash = id
-            .as_str()
-            .bytes()
-            .fold(self.seed, |hash, byte| proto::backoff::mix(hash ^ u64::from(byte)));
-        let mut left = u32::try_from(hash % 1000).unwrap_or(0);
-        let times = u32::try_from(hash / 1000 % 3 + 1).unwrap_or(1);
-        let model = &self.model;
-        for (permille, plan) in [
-            (model.decline_permille, Plan::Decline),
-            (model.defer_permille, Plan::Defer(times)),
-            (model.defer_forever_permille, Plan::Defer(u32::MAX)),
-            (model.unreached_permille, Plan::Unreached(times)),
-            (model.in_doubt_permille, Plan::Doubt { effect: times == 1 }),
-        ] {
-            if left < permille {
-                return plan;
-            }
-            left -= permille;
-        }
-        Plan::Apply
-    }
-
-    /// Whether the effect happened, whatever anybody knows.
-    fn happened(&self, node: usize, issuer: &AgentId, id: &ObligationId) -> bool {
-        let key = (node, issuer.clone(), id.clone());
-        self.calls.get(&key).is_some_and(|call| call.effect_at.is_some())
     }
 }
 
@@ -139,8 +74,9 @@ impl World {
 
     pub(super) fn answered(&mut self, node: usize, ticket: Ticket, results: &[IssueResult]) {
         let Some(n) = self.tickets.remove(&ticket) else { return };
-        let again_too = self.chance.chance(self.options.reissue_permille);
-        let after = self.chance.range(1, 30_000);
+        let mut rng = Rng::new(self.options.seed, 2 << 40 | n as u64);
+        let again_too = rng.chance(self.options.reissue_permille);
+        let after = rng.range(1, 30_000);
         let Some(client) = self.clients.get_mut(n) else { return };
         let full = results.iter().any(|result| matches!(result, Err(IssueError::Full { .. })));
         if full && client.full < FULL_MAX {
@@ -190,7 +126,7 @@ impl World {
                 Resolution::Applied
             }
             ReconcileKind::InDoubt => Resolution::NotApplied,
-            _ if self.chance.chance(500) => Resolution::ApplySafe,
+            _ if self.told_of(id, 3).chance(500) => Resolution::ApplySafe,
             _ => Resolution::Noted,
         };
         let ticket = Ticket(u64::MAX);
@@ -199,112 +135,36 @@ impl World {
         }
     }
 
-    /// A node asks its external system for an effect. A call for an id that has its effect, or is
-    /// on its way to it, finds that out instead (the id is the idempotency key). No new effect
-    /// begins inside the skew of the deadline.
-    pub(super) fn decide(&mut self, n: usize, issuer: AgentId, item: &Bytes) {
-        let Ok(obligation) = Obligation::decode(item) else { return };
-        let Some(node) = self.nodes.get(n) else { return };
-        let (life, clock, skew) = (node.life, node.clock(self.now), self.options.skew_ms);
-        let takes = self.chance.range(0, self.handler.model.call_ms_max);
-        let answers = self.now + takes + self.chance.range(0, self.handler.model.call_ms_max);
-        let id = obligation.id.clone();
-        let plan = self.handler.plan(&id);
-        let call = self.handler.calls.entry((n, issuer.clone(), id.clone())).or_default();
-        call.asked += 1;
-        let asked = call.asked;
-        let mut effect = None;
-        let late = clock.after_ms(skew) >= obligation.deadline_at();
-        let decision = match (call.effect_at, plan) {
-            (Some(_), Plan::Doubt { .. }) => {
-                Decision::InDoubt(Reason::new("the system cannot say"))
-            }
-            (Some(_), _) => Decision::Applied,
-            (None, _) if late => Decision::NotReached(Reason::new("not asked past the deadline")),
-            (None, Plan::Decline) => Decision::Declined(Reason::new("against policy")),
-            (None, Plan::Defer(times)) if asked <= times => Decision::Deferred(None),
-            (None, Plan::Unreached(times)) if asked <= times => {
-                Decision::NotReached(Reason::new("down"))
-            }
-            (None, Plan::Doubt { effect: happens }) => {
-                effect = happens.then_some(self.now + takes);
-                Decision::InDoubt(Reason::new("the system cannot say"))
-            }
-            (None, _) => {
-                effect = Some(self.now + takes);
-                Decision::Applied
-            }
-        };
-        let mut answers = answers;
-        if let Some(at) = effect {
-            call.effect_at = Some(at);
-            let clock = Time::from_ms(clock.as_ms() + (at - self.now));
-            if let Some(issuer) = self.by_name.get(&issuer).copied() {
-                self.checker.called(self.now, n, issuer, &id, clock);
-            }
-        } else if let Some(at) = call.effect_at {
-            answers = answers.max(at);
-        }
-        self.schedule(answers, Event::Decided { node: n, life, issuer, id, decision });
-    }
-
-    /// Something no honest peer would send, or that came out of nowhere.
-    pub(super) fn noise(&mut self, n: usize) {
-        let sessions = self.sessions_of(n);
-        let Some(session) = self.chance.pick(&sessions) else { return };
-        let Some(peer) = self.peer_of(session) else { return };
-        let Some(from) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
-        let first = 1_000_000 + self.chance.below(1_000);
-        let refs = vec![RefRange { first, count: 1 + self.chance.below(1 << 20) }];
-        let unknown = ObligationId::new("nobody-issued-this").ok();
-        match self.chance.below(7) {
-            0 => {
-                let (status, acked_at, reason) =
-                    (AckStatus::Applied, Time::from_ms(self.now), None);
-                self.input(
-                    n,
-                    Input::AckRuns {
-                        session,
-                        runs: vec![AckRun { status, acked_at, reason, refs }],
-                    },
-                );
-            }
-            1 => self.input(
-                n,
-                Input::Refused { session, refs, code: RefuseCode::Unauthorized, retry_after_ms: 5 },
-            ),
-            2 => self.inject_offers(session, first, vec![Bytes::from_static(b"\xff\x00garbage")]),
-            3 => {
-                // An ack from an agent that is not the target.
-                let targets: Vec<usize> =
-                    (0..self.nodes.len()).filter(|other| *other != peer && *other != n).collect();
-                let Some(target) = self.chance.pick(&targets) else { return };
-                for obligation_id in self.checker.pending_of(n, target, 3) {
-                    let ack = CustodyAck {
-                        obligation_id,
-                        target: from.clone(),
-                        status: AckStatus::Applied,
-                        acked_at: Time::from_ms(self.now),
-                        reason: None,
-                    };
-                    self.input(n, Input::Acks { peer: from.clone(), acks: vec![ack] });
+    /// What the principal hears, and does about it.
+    pub(super) fn told(&mut self, n: usize, event: CoreEvent) {
+        self.note(Some(n), || {
+            format!("tells {}", serde_json::to_string(&event).unwrap_or_default())
+        });
+        match &event {
+            CoreEvent::Escalated(item) => {
+                let id = item.obligation_id.clone();
+                let mut rng = self.told_of(&id, 1);
+                if rng.chance(300) {
+                    let at = self.now + rng.range(1, 5_000);
+                    self.schedule(at, Event::Acknowledge { node: n, id });
                 }
             }
-            4 => self.input(
-                n,
-                Input::Query { session, query_ref: 1, ids: unknown.into_iter().collect() },
-            ),
-            5 => self.input(n, Input::Probe { session, nonce: first, id: unknown }),
-            _ => {
-                let acks = unknown.into_iter().map(|obligation_id| CustodyAck {
-                    obligation_id,
-                    target: from.clone(),
-                    status: AckStatus::Applied,
-                    acked_at: Time::from_ms(self.now),
-                    reason: None,
-                });
-                self.input(n, Input::Acks { peer: from.clone(), acks: acks.collect() });
+            CoreEvent::Reconcile(item)
+                if matches!(item.kind, ReconcileKind::InDoubt | ReconcileKind::DeclineSurfaced) =>
+            {
+                let id = item.obligation_id.clone();
+                let at = self.now + self.told_of(&id, 2).range(1, 20_000);
+                self.schedule(at, Event::Resolve { node: n, id });
             }
+            _ => {}
         }
+        if self.story {
+            self.events.push_back((self.now, n, event));
+        }
+    }
+
+    /// Randomness of what a person does about one obligation: another obligation does not shift it.
+    fn told_of(&self, id: &ObligationId, purpose: u64) -> Rng {
+        Rng::new(super::handler::id_hash(self.options.seed, id), purpose)
     }
 }
