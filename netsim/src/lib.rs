@@ -11,6 +11,8 @@ mod node;
 mod options;
 mod pair;
 pub mod pool;
+#[cfg(feature = "node")]
+pub mod real;
 mod run;
 mod scenario;
 mod solo;
