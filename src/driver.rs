@@ -247,14 +247,14 @@ impl Driver {
         // Obligations to gather before a commit; grows under load, falls back when idle.
         let mut target = 1usize;
         loop {
-            if open.is_empty() {
-                open.obligations = 0; // what came to nothing is no reason to take no more
-            }
             if !self.custody.recovered() && !committing {
                 let now = self.clock.now();
                 let all = self.custody.recover(now, &*self.store, &mut open.step)?;
                 self.shared.recovered.store(all, Ordering::SeqCst);
                 open.obligations += 1;
+            }
+            if open.is_empty() {
+                open.obligations = 0; // what came to nothing is no reason to take no more
             }
             // Under load a window is a few commits and not hundreds. (An obligation counts twice in
             // it: at its issue and at its ack.)
