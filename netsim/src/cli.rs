@@ -3,6 +3,7 @@
 //! Exit codes: 0 every promise held, 1 it could not run, 2 bad usage, 127 the core crashed,
 //! 128 liveness broke, 129 safety broke.
 
+mod arena;
 mod replay;
 mod run;
 

@@ -42,7 +42,7 @@ fn count(log: &[LogLine], node: Option<usize>, what: &str) -> usize {
 fn span(log: &[LogLine], what: &str) -> (u64, u64) {
     let mut at = log.iter().filter(|line| line.what.contains(what)).map(|line| line.at_ms);
     let first = at.next().unwrap();
-    (first, at.last().unwrap_or(first))
+    (first, at.next_back().unwrap_or(first))
 }
 
 /// How long each transfer took, in milliseconds.

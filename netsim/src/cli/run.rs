@@ -1,12 +1,14 @@
 //! `netsim run`.
 
+use super::arena::{self, Told};
 use crate::check::Class;
 use crate::options::{Options, Sabotage};
 use crate::pool;
-use crate::run::{Counts, Report};
+use crate::run::Counts;
 use crate::scenario::Arena;
 use anyhow::{Context as _, bail};
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -27,7 +29,13 @@ pub(super) struct Args {
     /// Obligations of each run [default: the scenario's, or 200].
     #[arg(long)]
     transfers: Option<u32>,
-    /// Runs at a time [default: one for each core].
+    /// The world that swarm runs take place in: core, node or real.
+    #[arg(long, value_parser = world, default_value = "core", conflicts_with = "scenario")]
+    world: Arena,
+    /// The `abhyasa` program of the real world [default: the one beside this program].
+    #[arg(long)]
+    program: Option<PathBuf>,
+    /// Runs at a time [default: one for each core, and one in the real world].
     #[arg(long)]
     threads: Option<usize>,
     /// Break the disk's word, to see promises break: lying-disk or no-ledger.
@@ -54,6 +62,15 @@ pub(super) fn seeds(text: &str) -> Result<(u64, u64), String> {
     Ok((first, end))
 }
 
+fn world(text: &str) -> Result<Arena, String> {
+    match text {
+        "core" => Ok(Arena::Core),
+        "node" => Ok(Arena::Node),
+        "real" => Ok(Arena::Real),
+        other => Err(format!("{other:?} is none of core, node and real")),
+    }
+}
+
 fn sabotage(text: &str) -> Result<Sabotage, String> {
     match text {
         "lying-disk" => Ok(Sabotage::LyingDisk),
@@ -67,7 +84,7 @@ impl Args {
     fn options(&self, scenario: Option<&Options>, seed: u64) -> Options {
         let mut options = match scenario {
             Some(scenario) => Options { seed, ..scenario.clone() },
-            None => Options::swarm(seed, self.transfers.unwrap_or(TRANSFERS_DEFAULT)),
+            None => arena::swarm(self.world, seed, self.transfers.unwrap_or(TRANSFERS_DEFAULT)),
         };
         options.transfers = self.transfers.unwrap_or(options.transfers);
         options.sabotage = self.sabotage.unwrap_or(options.sabotage);
@@ -81,8 +98,11 @@ impl Args {
             said.push(' ');
             said.push_str(&part);
         };
-        if let Some(scenario) = &self.scenario {
-            say(scenario.clone());
+        match (&self.scenario, self.world) {
+            (Some(scenario), _) => say(scenario.clone()),
+            (None, Arena::Core) => {}
+            (None, Arena::Node) => say("--world node".to_owned()),
+            (None, Arena::Real) => say("--world real".to_owned()),
         }
         say(format!("--seed {seed}"));
         match (self.transfers, &self.scenario) {
@@ -106,15 +126,21 @@ pub(super) fn scenario(name: &str) -> anyhow::Result<Options> {
 }
 
 /// What a worker hands back: the report, or why there is none.
-type Ran = Result<Report, Option<String>>;
+enum Ran {
+    Told(Told),
+    Panicked(String),
+    Failed(anyhow::Error),
+}
 
-fn ran(options: &Options) -> Ran {
-    match std::panic::catch_unwind(|| crate::run::run(options)) {
-        Ok(report) => Ok(report),
-        Err(panic) => Err(panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))),
+fn ran(options: &Options, program: Option<PathBuf>) -> Ran {
+    match std::panic::catch_unwind(|| arena::run(options, program)) {
+        Ok(Ok(told)) => Ran::Told(told),
+        Ok(Err(error)) => Ran::Failed(error),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Ran::Panicked(text.unwrap_or("for no stated reason").to_owned())
+        }
     }
 }
 
@@ -128,18 +154,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             bail!("name a scenario, a seed: --seed 1, or a range: --seeds 0..200")
         }
     };
-    if let Some(scenario) = &scenario
-        && scenario.world != Arena::Core
-    {
-        bail!("{:?} is another world than the core's", scenario.world);
-    }
     let stop = super::interrupted()?;
     let begun = Instant::now();
     let mut sum = Sum::default();
     let progress = std::io::stderr().is_terminal() && !args.json;
     let mut failed = None;
-    let job = |n: u64| ran(&args.options(scenario.as_ref(), first + n));
-    let threads = args.threads.unwrap_or_else(pool::cores);
+    let job = |n: u64| ran(&args.options(scenario.as_ref(), first + n), args.program.clone());
+    // Processes, disks and clocks are shared in the real world.
+    let real = scenario.as_ref().map_or(args.world, |scenario| scenario.world) == Arena::Real;
+    let threads = args.threads.unwrap_or_else(|| if real { 1 } else { pool::cores() });
     pool::in_order(threads, end - first, &stop, job, |n, ran| {
         let told = sum.take(args, first + n, end - first, ran);
         if progress {
@@ -200,16 +223,16 @@ impl Sum {
     fn take(&mut self, args: &Args, seed: u64, of: u64, ran: Ran) -> anyhow::Result<()> {
         self.done += 1;
         let report = match ran {
-            Ok(report) => report,
-            Err(why) => {
+            Ran::Told(report) => report,
+            Ran::Failed(error) => return Err(error.context(format!("seed {seed}"))),
+            Ran::Panicked(why) => {
                 self.broken += 1;
                 self.worst = self.worst.max(Some(Class::Crash));
-                let why = why.as_deref().unwrap_or("for no stated reason");
                 eprintln!("\rseed {seed} panicked: {why}\n  again: {}", args.again(seed));
                 return Ok(());
             }
         };
-        self.counts.add(&report.counts);
+        self.counts.add(report.counts());
         if args.json {
             println!("{}", serde_json::to_string(&report)?);
         }
@@ -224,17 +247,17 @@ impl Sum {
     }
 }
 
-fn explain(report: &Report, again: &str, json: bool) -> anyhow::Result<()> {
-    let seed = report.options.seed;
-    eprintln!("\rseed {seed} broke a promise after {} ms of virtual time", report.virtual_ms);
-    for violation in report.violations.iter().take(3) {
+fn explain(report: &Told, again: &str, json: bool) -> anyhow::Result<()> {
+    let seed = report.options().seed;
+    eprintln!("\rseed {seed} broke a promise after {} ms", report.ms());
+    for violation in report.violations().iter().take(3) {
         eprintln!(
             "  {:?} {} at node {}: {}",
             violation.class, violation.rule, violation.node, violation.detail
         );
     }
     if !json {
-        eprintln!("  options: {}", serde_json::to_string(&report.options)?);
+        eprintln!("  options: {}", serde_json::to_string(report.options())?);
     }
     eprintln!("  again: {again}");
     Ok(())

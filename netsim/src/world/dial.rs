@@ -103,7 +103,7 @@ impl World {
             self.dialing.remove(&of); // the silent session answered first
             return;
         }
-        let (sender, reader) = if flight % 2 == 0 { (from, to) } else { (to, from) };
+        let (sender, reader) = if flight.is_multiple_of(2) { (from, to) } else { (to, from) };
         let both_run = self.runs(sender) && self.runs(reader);
         let packet = self.net.packet(sender, reader, self.now, FLIGHT_LEN);
         self.bytes += FLIGHT_LEN as u64;
