@@ -2,6 +2,7 @@
 
 mod fault;
 mod fjall;
+mod making;
 
 pub use self::fault::{FaultPlan, FaultStore};
 pub use self::fjall::{FjallStore, StoreOptions};

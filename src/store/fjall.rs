@@ -1,3 +1,4 @@
+use super::making::Making;
 use super::{Storage, StoreError};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
@@ -46,6 +47,26 @@ impl FjallStore {
     /// [`StoreError::Open`], and [`StoreError::Format`] or [`StoreError::Owner`] for a folder
     /// another version or node wrote.
     pub fn open(path: &Path, owner: &AgentId, options: &StoreOptions) -> Result<Self, StoreError> {
+        let io_error = |source: std::io::Error| StoreError::Open {
+            path: path.to_owned(),
+            source: source.into(),
+        };
+        let Some(making) = Making::begin(path).map_err(io_error)? else {
+            return Self::open_made(path, owner, options);
+        };
+        let mut store = Self::open_made(path, owner, options);
+        if making.resumed() && matches!(store, Err(StoreError::Open { .. })) {
+            tracing::warn!(path = %path.display(), "a crash interrupted the making of the store, which was never used; it is made anew");
+            making.clear().map_err(io_error)?;
+            store = Self::open_made(path, owner, options);
+        }
+        let store = store?;
+        making.done().map_err(io_error)?;
+        Ok(store)
+    }
+
+    /// Opens what is there, or makes what is missing.
+    fn open_made(path: &Path, owner: &AgentId, options: &StoreOptions) -> Result<Self, StoreError> {
         let open_error = |source: fjall::Error| StoreError::Open {
             path: path.to_owned(),
             source: explain(&source).into(),
@@ -244,6 +265,75 @@ mod tests {
         let values: Vec<u8> = found.iter().map(|(_, value)| value[0]).collect();
         assert_eq!(values, [2, 3]);
         assert_eq!(store.last(Table::Pending).unwrap().unwrap().1[0], 3);
+    }
+
+    /// What a crash may leave of a store that is being made.
+    #[test]
+    fn a_store_whose_making_was_interrupted_is_made_anew() {
+        let write = |dir: &Path, name: &str, bytes: &[u8]| {
+            std::fs::create_dir_all(dir).unwrap();
+            std::fs::write(dir.join(name), bytes).unwrap();
+        };
+        let whole = tempfile::tempdir().unwrap();
+        drop(open(whole.path()).unwrap());
+        let whole_version = std::fs::read(whole.path().join("version")).unwrap();
+        let leftovers: [&dyn Fn(&Path); 5] = [
+            &|_| {},
+            &|dir| write(dir, "lock", b""),
+            &|dir| write(dir, "0.jnl", &[0; 4096]),
+            &|dir| {
+                write(dir, "0.jnl", &[0; 4096]);
+                write(dir, "version", b"");
+            },
+            &|dir| {
+                write(dir, "version", &whole_version);
+                write(&dir.join("keyspaces/0"), "current", b"half");
+            },
+        ];
+        for (n, leave) in leftovers.iter().enumerate() {
+            let dir = tempfile::tempdir().unwrap();
+            write(dir.path(), "making", b"");
+            write(dir.path(), "notes.txt", b"of somebody else");
+            leave(dir.path());
+            drop(open(dir.path()).unwrap_or_else(|error| panic!("leftover {n}: {error}")));
+            assert!(!dir.path().join("making").exists(), "leftover {n}");
+            assert!(dir.path().join("notes.txt").exists(), "leftover {n}");
+            drop(open(dir.path()).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_store_that_was_made_is_never_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path()).unwrap();
+        let write = Write {
+            table: Table::Pending,
+            key: proto::record::num_key(1),
+            value: Some(Bytes::from_static(b"owed")),
+        };
+        store.commit(&[write], true).unwrap();
+        // Not even when the flag is back, by a file system that lost its removal.
+        std::fs::write(dir.path().join("making"), b"").unwrap();
+        assert!(matches!(open(dir.path()), Err(StoreError::Open { .. })), "it is open");
+        drop(store);
+        let other = FjallStore::open(dir.path(), &agent("b"), &StoreOptions::default());
+        assert!(matches!(other, Err(StoreError::Owner { .. })));
+        let store = open(dir.path()).unwrap();
+        assert_eq!(store.last(Table::Pending).unwrap().unwrap().1, "owed");
+        drop(store);
+        // Half a store that nobody says was being made is refused, not guessed.
+        std::fs::remove_file(dir.path().join("version")).unwrap();
+        assert!(matches!(open(dir.path()), Err(StoreError::Open { .. })));
+        assert!(dir.path().join("0.jnl").exists());
+    }
+
+    #[test]
+    fn two_processes_do_not_make_one_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let making = Making::begin(dir.path()).unwrap().unwrap();
+        assert!(matches!(open(dir.path()), Err(StoreError::Open { .. })));
+        drop(making);
+        open(dir.path()).unwrap();
     }
 
     #[test]
