@@ -3,16 +3,21 @@
 
 mod common;
 
+use bytes::Bytes;
 use common::*;
-use netsim::{Options, Pair, Solo, draft};
+use netsim::{Options, Pair, SimStore, Solo, draft};
 use proto::ack::AckStatus;
 use proto::custodian::{Draft, IssueError};
-use proto::custody::{Input, IssueResult};
+use proto::custody::{Custody, Input, IssueResult};
 use proto::event::{Event, Fault};
 use proto::frame::RefuseCode;
+use proto::polarity::Registry;
+use proto::receiver::Decision;
 use proto::record::Terminal;
-use proto::step::{Output, SessionId, Ticket};
-use proto::store::Table;
+use proto::settings::Settings;
+use proto::step::{Output, SessionId, Step, Ticket};
+use proto::store::{ReadError, Table, Write};
+use proto::time::Time;
 use serde_json::json;
 
 fn tokens(count: usize) -> Vec<Draft> {
@@ -210,7 +215,7 @@ fn bd1_an_escalation_nobody_saw_outlives_its_outcomes_time_and_goes_when_seen() 
     solo.pass(2 * 3_600_000);
     assert_eq!(solo.store.len(Table::Escalation), 1, "t-1 waits");
     let outputs = solo.input(see("t-1"));
-    assert!(matches!(outputs[0], Output::Operated { result: Ok(()), .. }), "{outputs:?}");
+    assert!(matches!(outputs[1], Output::Operated { result: Ok(()), .. }), "{outputs:?}");
     solo.pass(2 * 3_600_000);
     assert!(solo.store.is_empty(Table::Escalation) && solo.store.is_empty(Table::Outcome));
 }
@@ -330,4 +335,63 @@ fn bd1_a_session_nobody_told_of_is_nobody() {
     let step = solo.step([offer(0, [item])]);
     assert!(step.is_empty());
     solo.commit(step);
+}
+
+/// Reads a store through everything a start and the time after it read.
+fn read_all(settings: &Settings, store: &SimStore, from: u64) -> Result<(), ReadError> {
+    let mut custody = Custody::open(settings.clone(), Registry::default(), store)?;
+    let mut step = Step::default();
+    while !custody.recover(Time::from_ms(from), store, &mut step)? {}
+    for hours in 0..3 {
+        let now = Time::from_ms(from + hours * 3_600_000);
+        let mut step = Step::default();
+        custody.handle(now, Input::Tick, store, &mut step)?;
+        custody.seal(now, store, &mut step);
+        custody.committed(step.generation());
+        drop(step);
+    }
+    Ok(())
+}
+
+#[test]
+fn cr1_a_damaged_record_is_an_error_and_never_passed_over() {
+    let options =
+        Options { retention_ms: 3_600_000, external: vec![TOKEN.to_owned()], ..Options::quiet(1) };
+    let mut solo = Solo::new(options.settings(1).unwrap());
+    solo.input(up(3, "a", 9));
+    // As a receiver: an entry in the ledger, and an intent.
+    solo.input(offer(0, [Offered::new("r-1", solo.now).encode()]));
+    solo.input(offer(1, [Offered::token("t-1", solo.now).encode()]));
+    let deferred = Decision::Deferred(None);
+    solo.input(Input::Decided { issuer: agent("a"), id: oid("t-1"), decision: deferred });
+    // As a custodian: one that escalated, and one pending with retries.
+    let to_a = |id: &str| draft(id, CONSENT, "a", &json!({"decision": "revoke", "scope": "x"}));
+    solo.input(issue([to_a("r-2")]));
+    solo.pass(61_000);
+    solo.input(issue([to_a("r-3")]));
+    solo.pass(5_000);
+    let (settings, from) = (options.settings(1).unwrap(), solo.now);
+    read_all(&settings, &solo.store, from).unwrap();
+    let read = [
+        Table::Meta,
+        Table::Pending,
+        Table::Attempt,
+        Table::Outcome,
+        Table::OutcomeLog,
+        Table::Escalation,
+        Table::LedgerExpiry,
+        Table::Intent,
+    ];
+    for table in read {
+        let keys: Vec<Bytes> =
+            solo.store.iter(table).map(|(key, _)| Bytes::copy_from_slice(key)).collect();
+        assert!(!keys.is_empty(), "{table:?}");
+        let damaged = keys.into_iter().filter(|key| {
+            let value = Some(Bytes::from_static(b"\xff"));
+            let mut store = solo.store.clone();
+            store.apply(&[Write { table, key: key.clone(), value }], true);
+            read_all(&settings, &store, from).is_err()
+        });
+        assert!(damaged.count() > 0, "{table:?}: damage is passed over");
+    }
 }

@@ -107,7 +107,11 @@ fn ab4_an_escalation_waits_for_the_principal_and_is_acknowledged_once() {
     solo.pass(61_000);
     let ask = |id: &str| Input::AckEscalation { ticket: Ticket(5), id: oid(id) };
     let outputs = solo.input(ask("r-1"));
-    assert!(matches!(outputs[..], [Output::Operated { result: Ok(()), .. }]), "{outputs:?}");
+    let [Output::Event(Event::Acknowledged { .. }), Output::Operated { result: Ok(()), .. }] =
+        &outputs[..]
+    else {
+        panic!("{outputs:?}")
+    };
     let step = solo.step([ask("r-1")]);
     assert!(!step.needs_commit(), "a second acknowledgement writes nothing");
     solo.commit(step);
@@ -424,4 +428,27 @@ fn ts1_offer_ack_and_deadline_in_one_step_end_it_once() {
     solo.commit(step);
     assert_eq!(outcome(&solo, "r-1").unwrap().terminal, Terminal::Escalated);
     assert_eq!(solo.store.len(Table::Reconcile), 1, "the ack is late, and filed");
+}
+
+/// What a receiver says past the deadline may only mean that it has forgotten: its ledger keeps an
+/// `applied` until then and no longer.
+#[test]
+fn dc1_a_decline_that_comes_after_the_deadline_says_nothing() {
+    let mut solo = custodian(&Options::quiet(1));
+    solo.input(issue([revoke("r-1")]));
+    solo.now += 60_000; // and no alarm was handled
+    solo.input(ack_refs(2, AckStatus::Declined, 0, 1));
+    solo.input(ack_id("b", "r-1", AckStatus::Declined));
+    assert_eq!(outcome(&solo, "r-1"), None);
+    solo.input(Input::Tick);
+    assert_eq!(outcome(&solo, "r-1").unwrap().terminal, Terminal::Escalated);
+}
+
+#[test]
+fn ab4_an_applied_that_comes_after_the_deadline_and_before_the_escalation_counts() {
+    let mut solo = custodian(&Options::quiet(1));
+    solo.input(issue([revoke("r-1")]));
+    solo.now += 60_000;
+    solo.input(ack_refs(2, AckStatus::Applied, 0, 1));
+    assert_eq!(outcome(&solo, "r-1").unwrap().terminal, Terminal::Applied);
 }

@@ -255,3 +255,14 @@ fn wr1_a_reference_is_in_one_run_of_an_ack_frame_also_when_its_offer_came_twice(
         }
     }
 }
+
+#[test]
+fn bd1_an_intent_nobody_settles_is_forgotten_with_its_minute() {
+    let mut solo = receiver(&external());
+    solo.input(offer(0, [Offered::token("t-1", solo.now).sequence(1).encode()]));
+    solo.input(decided("t-1", Decision::Deferred(None)));
+    assert_eq!(solo.store.len(Table::Intent), 1);
+    solo.pass(180_000);
+    assert!(solo.store.is_empty(Table::Intent));
+    assert!(solo.store.is_empty(Table::LedgerExpiry));
+}

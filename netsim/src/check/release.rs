@@ -171,7 +171,7 @@ impl Checker {
 }
 
 /// An `applied` needs the ledger; a decline may come without (expired, superseded), but not against
-/// it.
+/// what the ledger has not forgotten.
 fn ack_out(
     entry: Option<&Entry>,
     status: AckStatus,
@@ -183,7 +183,7 @@ fn ack_out(
         _ => {
             ledger == Some(AckStatus::Applied)
                 && !id_conflict
-                && entry.is_none_or(|e| e.terminal.is_none())
+                && entry.is_some_and(|entry| !entry.ledger_gone)
         }
     };
     wrong.then(|| {

@@ -111,6 +111,9 @@ impl Custodian {
                 self.end(ctx, num, obligation, Terminal::Applied, None);
                 Ok(None)
             }
+            // Past the deadline a receiver may have forgotten what it applied, and decline its offer
+            // as expired. The escalation is due now.
+            AckStatus::Declined if transfer.deadline_at <= ctx.now => Ok(None),
             //= DC-1
             AckStatus::Declined => {
                 let schedule = self.schedules.get(usize::from(transfer.schedule));

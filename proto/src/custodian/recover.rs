@@ -86,12 +86,13 @@ impl Custodian {
             Some(Recovery::Pending(from)) => *from,
         };
         let records = ctx.store.scan(Table::Pending, &num_key(from), limit)?;
-        let attempts: BTreeMap<u64, Attempt> = ctx
-            .store
-            .scan(Table::Attempt, &num_key(from), limit)?
-            .into_iter()
-            .filter_map(|(key, value)| Some((key_num(&key)?, Attempt::decode(&value).ok()?)))
-            .collect();
+        let mut attempts: BTreeMap<u64, Attempt> = BTreeMap::new();
+        for (key, value) in ctx.store.scan(Table::Attempt, &num_key(from), limit)? {
+            let num = key_num(&key).ok_or_else(|| ReadError::damaged(Table::Attempt, "key"))?;
+            let attempt =
+                Attempt::decode(&value).map_err(|e| ReadError::damaged(Table::Attempt, e))?;
+            attempts.insert(num, attempt);
+        }
         let count = records.len();
         for (key, value) in records {
             let num = key_num(&key).ok_or_else(|| ReadError::damaged(Table::Pending, "key"))?;

@@ -168,10 +168,12 @@ impl Counters {
                     ctx.step.expiring.entry(this_bucket + 1).or_default().push(key);
                     continue;
                 }
-                let intent =
-                    ctx.get(Table::Intent, &key)?.and_then(|bytes| Intent::decode(&bytes).ok());
-                if intent.is_some_and(|intent| intent.state != IntentState::InDoubt) {
-                    ctx.remove(Table::Intent, key.clone());
+                if let Some(bytes) = ctx.get(Table::Intent, &key)? {
+                    let intent = Intent::decode(&bytes)
+                        .map_err(|error| ReadError::damaged(Table::Intent, error))?;
+                    if intent.state != IntentState::InDoubt {
+                        ctx.remove(Table::Intent, key.clone());
+                    }
                 }
                 ctx.remove(Table::Ledger, key);
             }
@@ -219,20 +221,21 @@ impl Counters {
     /// Removes an outcome, and its escalation if the principal has seen it. One nobody has seen
     /// stays, with its outcome, however old. Returns whether it went.
     fn prune_outcome(ctx: &mut Ctx<'_>, id: &Bytes) -> Result<bool, ReadError> {
-        let outcome = ctx.get(Table::Outcome, id)?.and_then(|bytes| Outcome::decode(&bytes).ok());
-        if let Some(outcome) = outcome.filter(|outcome| outcome.terminal == Terminal::Escalated) {
+        let Some(bytes) = ctx.get(Table::Outcome, id)? else { return Ok(true) };
+        let outcome =
+            Outcome::decode(&bytes).map_err(|error| ReadError::damaged(Table::Outcome, error))?;
+        if outcome.terminal == Terminal::Escalated {
             let key = num_key(outcome.num);
-            let escalation = ctx.get(Table::Escalation, &key)?;
-            let escalation: Option<Escalation> =
-                escalation.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-            if let Some(escalation) =
-                escalation.filter(|escalation| escalation.acknowledged_at_ms.is_none())
-            {
-                let escalation = Escalation { outlived: true, ..escalation };
-                ctx.put(Table::Escalation, key, to_json(&escalation));
-                return Ok(false);
+            if let Some(bytes) = ctx.get(Table::Escalation, &key)? {
+                let escalation: Escalation = serde_json::from_slice(&bytes)
+                    .map_err(|error| ReadError::damaged(Table::Escalation, error))?;
+                if escalation.acknowledged_at_ms.is_none() {
+                    let escalation = Escalation { outlived: true, ..escalation };
+                    ctx.put(Table::Escalation, key, to_json(&escalation));
+                    return Ok(false);
+                }
+                ctx.remove(Table::Escalation, key);
             }
-            ctx.remove(Table::Escalation, key);
         }
         ctx.remove(Table::Outcome, id.clone());
         Ok(true)
