@@ -134,6 +134,16 @@ impl Entry {
         self.terminal
     }
 
+    /// Retries made, as far as they are durable.
+    pub(crate) const fn retries(&self) -> u32 {
+        self.retries
+    }
+
+    /// When it was durably issued, when it ended, and its deadline; none of what has not ended.
+    pub(crate) fn times(&self) -> Option<(u64, u64, Time)> {
+        self.terminal.and(self.deadline_at).map(|at| (self.issued_at, self.ended_at, at))
+    }
+
     pub(crate) const fn custody(&self) -> bool {
         self.pending.is_some() || self.terminal.is_some()
     }

@@ -8,6 +8,8 @@ pub mod cli;
 mod disk;
 mod net;
 mod node;
+#[cfg(feature = "node")]
+pub mod node_world;
 mod options;
 mod pair;
 pub mod pool;
@@ -16,6 +18,7 @@ pub mod real;
 mod run;
 mod scenario;
 mod solo;
+mod tuning;
 mod workload;
 mod world;
 
@@ -27,4 +30,5 @@ pub use pair::{Pair, draft};
 pub use run::{Counts, Report, run, run_logged};
 pub use scenario::{Arena, CrashPoint, DiskModel, Fault, FaultKind, LinkOf, Policy};
 pub use solo::Solo;
+pub use tuning::Tuning;
 pub use world::{LogLine, World};

@@ -4,6 +4,7 @@ mod swarm;
 
 use crate::net::Mode;
 use crate::scenario::{Arena, DiskModel, Fault, LinkOf, Policy};
+use crate::tuning::Tuning;
 use link::{Delay, LinkModel, Micros};
 use proto::backoff::Backoff;
 use proto::id::{AgentId, Kind};
@@ -168,6 +169,8 @@ pub struct Options {
     pub outcomes_max: u64,
     /// Whether the disk keeps its word.
     pub sabotage: Sabotage,
+    /// What real nodes are told besides.
+    pub tuning: Tuning,
 }
 
 /// A disk that breaks its word, to see that the checkers notice and the faults are hard enough.
@@ -301,6 +304,7 @@ impl Options {
             retention_ms: 7 * 24 * 3_600_000,
             outcomes_max: 1_000_000,
             sabotage: Sabotage::Honest,
+            tuning: Tuning::default(),
         }
     }
 

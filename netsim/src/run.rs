@@ -1,6 +1,6 @@
 //! One run of a seed: faults, healing, quiet, and the verdict.
 
-use crate::check::{Class, Violation};
+use crate::check::{Checker, Class, Violation};
 use crate::options::Options;
 use crate::world::{LogLine, World};
 use proto::ack::AckStatus;
@@ -25,6 +25,24 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// How the obligations ended that the checkers know of.
+    pub(crate) fn of(checker: &Checker) -> Self {
+        let mut counts = Self::default();
+        for entry in checker.entries() {
+            match entry.terminal() {
+                Some(Terminal::Applied) => counts.applied += 1,
+                Some(Terminal::Declined) => counts.declined += 1,
+                Some(Terminal::Escalated) => {
+                    counts.escalated += 1;
+                    counts.spurious += u64::from(entry.ledger() == Some(AckStatus::Applied));
+                }
+                None if !entry.spec.admissible => counts.best_effort += 1,
+                None => counts.refused += 1,
+            }
+        }
+        counts
+    }
+
     /// Adds another run's.
     pub const fn add(&mut self, other: &Self) {
         self.applied += other.applied;
@@ -112,23 +130,10 @@ fn through(options: &Options, mut world: World) -> (Report, World) {
 }
 
 fn report(world: &World, begun: u64) -> Report {
-    let mut counts = Counts::default();
-    for entry in world.checker().entries() {
-        match entry.terminal() {
-            Some(Terminal::Applied) => counts.applied += 1,
-            Some(Terminal::Declined) => counts.declined += 1,
-            Some(Terminal::Escalated) => {
-                counts.escalated += 1;
-                counts.spurious += u64::from(entry.ledger() == Some(AckStatus::Applied));
-            }
-            None if !entry.spec.admissible => counts.best_effort += 1,
-            None => counts.refused += 1,
-        }
-    }
     let stores = (0..world.options().nodes).filter_map(|n| world.store(n));
     Report {
         options: world.options().clone(),
-        counts,
+        counts: Counts::of(world.checker()),
         virtual_ms: world.now() - begun,
         events: world.handled,
         frames: world.frames,

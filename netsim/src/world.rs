@@ -7,7 +7,7 @@ mod link;
 mod nodes;
 mod noise;
 mod outside;
-mod timeline;
+pub(crate) mod timeline;
 mod wire;
 
 use crate::check::{Bounds, Checker, Class, LastLook};
@@ -413,7 +413,8 @@ impl World {
             .iter()
             .filter_map(|node| {
                 let custody = &node.live.as_ref()?.custody;
-                Some(LastLook { custody, store: &node.store, forgotten })
+                let (pending, staged) = (custody.pending(), custody.staged());
+                Some(LastLook { pending, staged, store: &node.store, forgotten })
             })
             .collect();
         self.checker.finish(self.now, &looks);
@@ -421,7 +422,7 @@ impl World {
 }
 
 /// What the checkers may take for granted under `options` and the faults of `timeline`.
-fn bounds(options: &Options, timeline: &[Fault]) -> Bounds {
+pub(crate) fn bounds(options: &Options, timeline: &[Fault]) -> Bounds {
     let stalled = |permille: u32, ms: u64| if permille > 0 { ms } else { 0 };
     let slowest = options
         .disks

@@ -2,15 +2,16 @@
 
 use super::{Checker, Class};
 use crate::disk::SimStore;
-use proto::custody::Custody;
 use proto::record::{Escalation, Intent, IntentState, Reconcile, Terminal};
 use proto::store::Table;
 
 /// A node when a run is over.
 #[derive(Clone, Copy, Debug)]
 pub struct LastLook<'a> {
-    /// Its machine.
-    pub custody: &'a Custody,
+    /// Transfers it has pending in memory.
+    pub pending: usize,
+    /// Writes it has staged in memory, as far as it tells.
+    pub staged: usize,
     /// Its store.
     pub store: &'a SimStore,
     /// Whether everything that may be forgotten was given the time for it.
@@ -93,10 +94,10 @@ impl Checker {
 }
 
 fn left_behind(look: &LastLook<'_>, now: u64, forget_ms: u64) -> Vec<String> {
-    let LastLook { custody, store, forgotten } = look;
+    let LastLook { pending, staged, store, forgotten } = look;
     let mut left = Vec::new();
-    if custody.pending() > 0 {
-        left.push(format!("{} transfers are pending in memory", custody.pending()));
+    if *pending > 0 {
+        left.push(format!("{pending} transfers are pending in memory"));
     }
     for table in [Table::Pending, Table::Attempt] {
         if !store.is_empty(table) {
@@ -139,8 +140,8 @@ fn left_behind(look: &LastLook<'_>, now: u64, forget_ms: u64) -> Vec<String> {
             }
         }
     }
-    if custody.staged() > 0 {
-        left.push(format!("{} writes are staged though all commits are done", custody.staged()));
+    if *staged > 0 {
+        left.push(format!("{staged} writes are staged though all commits are done"));
     }
     left
 }

@@ -13,6 +13,8 @@ use std::path::PathBuf;
 pub(super) enum Told {
     Core(Box<Report>),
     #[cfg(feature = "node")]
+    Node(Box<crate::node_world::NodeReport>),
+    #[cfg(feature = "node")]
     Real(Box<crate::real::RealReport>),
 }
 
@@ -20,6 +22,8 @@ impl Told {
     pub(super) const fn counts(&self) -> &Counts {
         match self {
             Self::Core(report) => &report.counts,
+            #[cfg(feature = "node")]
+            Self::Node(report) => &report.run.counts,
             #[cfg(feature = "node")]
             Self::Real(report) => &report.counts,
         }
@@ -29,6 +33,8 @@ impl Told {
         match self {
             Self::Core(report) => &report.violations,
             #[cfg(feature = "node")]
+            Self::Node(report) => &report.run.violations,
+            #[cfg(feature = "node")]
             Self::Real(report) => &report.violations,
         }
     }
@@ -36,6 +42,8 @@ impl Told {
     pub(super) const fn options(&self) -> &Options {
         match self {
             Self::Core(report) => &report.options,
+            #[cfg(feature = "node")]
+            Self::Node(report) => &report.run.options,
             #[cfg(feature = "node")]
             Self::Real(report) => &report.options,
         }
@@ -45,6 +53,8 @@ impl Told {
     pub(super) const fn ms(&self) -> u64 {
         match self {
             Self::Core(report) => report.virtual_ms,
+            #[cfg(feature = "node")]
+            Self::Node(report) => report.run.virtual_ms,
             #[cfg(feature = "node")]
             Self::Real(report) => report.wall_ms,
         }
@@ -60,6 +70,8 @@ impl Told {
 pub(super) fn swarm(arena: Arena, seed: u64, transfers: u32) -> Options {
     match arena {
         #[cfg(feature = "node")]
+        Arena::Node => crate::node_world::swarm(seed, transfers),
+        #[cfg(feature = "node")]
         Arena::Real => crate::real::swarm(seed, transfers),
         _ => Options { world: arena, ..Options::swarm(seed, transfers) },
     }
@@ -71,6 +83,8 @@ pub(super) fn swarm(arena: Arena, seed: u64, transfers: u32) -> Options {
 pub(super) fn run(options: &Options, program: Option<PathBuf>) -> anyhow::Result<Told> {
     match options.world {
         Arena::Core => Ok(Told::Core(Box::new(crate::run::run(options)))),
+        #[cfg(feature = "node")]
+        Arena::Node => Ok(Told::Node(Box::new(crate::node_world::run(options)?))),
         #[cfg(feature = "node")]
         Arena::Real => {
             let setup = crate::real::RealSetup { program, keep: false };

@@ -3,6 +3,7 @@
 use super::{HandlerModel, Options, Sabotage};
 use crate::net::Mode;
 use crate::scenario::{Arena, DiskModel, LinkOf, Policy};
+use crate::tuning::Tuning;
 use link::{Bursts, Chance, Delay, LinkModel, Micros, Rng};
 use proto::backoff::Backoff;
 
@@ -121,6 +122,7 @@ impl Options {
             retention_ms: r.pick(&[900_000, 3_600_000]).unwrap_or(900_000),
             outcomes_max: r.pick(&[1_000_000, 1_000_000, 20]).unwrap_or(1_000_000),
             sabotage: Sabotage::Honest,
+            tuning: Tuning::default(),
         }
     }
 }

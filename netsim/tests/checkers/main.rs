@@ -264,8 +264,8 @@ fn what_does_not_converge_after_healing_fires() {
     history.fires("converges");
 }
 
-const fn look<'a>(custody: &'a Custody, store: &'a SimStore, forgotten: bool) -> LastLook<'a> {
-    LastLook { custody, store, forgotten }
+fn look<'a>(custody: &'a Custody, store: &'a SimStore, forgotten: bool) -> LastLook<'a> {
+    LastLook { pending: custody.pending(), staged: custody.staged(), store, forgotten }
 }
 
 #[test]
