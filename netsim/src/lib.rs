@@ -3,8 +3,11 @@
 //! A run is a function of its [`Options`]: no threads, no OS clock, no map of random order. Faults
 //! come first, then everything heals and must converge. [`check::Checker`] watches from outside.
 
+mod baseline;
+mod builtin;
 pub mod check;
 mod disk;
+mod measures;
 mod net;
 mod node;
 mod options;
@@ -12,11 +15,15 @@ mod pair;
 mod run;
 mod scenario;
 mod solo;
+pub mod stats;
 mod workload;
 mod world;
 
+pub use baseline::run as run_model;
+pub use builtin::SCENARIOS;
 pub use disk::SimStore;
 pub use link::{Bursts, Chance, Delay, LinkModel, Micros, Rng};
+pub use measures::{Measures, Summary};
 pub use net::Mode;
 pub use options::{HandlerModel, KINDS, Options, Sabotage};
 pub use pair::{Pair, draft};

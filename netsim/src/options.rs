@@ -34,6 +34,8 @@ pub struct Options {
     pub transfers: u32,
     /// Obligations of one issue call, at most.
     pub issue_batch_max: u64,
+    /// Time in which the nodes connect, before anything is issued or goes wrong.
+    pub warm_up_ms: u64,
     /// Time in which they are issued and faults happen; then everything heals.
     pub faults_ms: u64,
     /// How long faults go on after the last issue and before everything heals.
@@ -74,6 +76,11 @@ pub struct Options {
     pub idle_ms: u64,
     /// Whether a fresh handshake is tried beside a silent session.
     pub racing: bool,
+    /// Longest time between the end of a cut and the next dial.
+    pub redial_ms_max: u64,
+    /// Whether a session sends nothing sooner than its probes, which back off for as long as nothing is
+    /// heard, as those of QUIC do.
+    pub probe_backoff: bool,
     /// Whether a custodian asks for the status of what is pending on a new session.
     pub queries: bool,
     /// Malformed, foreign and unknown frames thrown in.
@@ -110,6 +117,9 @@ pub struct Options {
     pub deadline_s: u64,
     /// Chance that an obligation brings its own, shorter deadline.
     pub short_permille: u32,
+    /// Deadline of a twin that goes with each admissible obligation, in seconds; 0 for no twins. A
+    /// twin shows how long the delivery takes when no deadline ends it.
+    pub twin_deadline_s: u64,
     /// Backoff of all kinds.
     pub backoff: Backoff,
     /// A retry budget other than what spans the deadline, if any.
@@ -206,6 +216,7 @@ impl Options {
             nodes: 2,
             transfers: 0,
             issue_batch_max: 1,
+            warm_up_ms: 0,
             faults_ms: 0,
             heal_after_ms: 0,
             keys: 4,
@@ -225,6 +236,8 @@ impl Options {
             cut_ms_max: 0,
             idle_ms: 500,
             racing: false,
+            redial_ms_max: 0,
+            probe_backoff: false,
             queries: false,
             noise: 0,
             crashes: 0,
@@ -243,6 +256,7 @@ impl Options {
             handler: HandlerModel::PROMPT,
             deadline_s: 60,
             short_permille: 0,
+            twin_deadline_s: 0,
             backoff: Backoff { base_ms: 1_000, cap_ms: 8_000, jitter_permille: 0 },
             retries: None,
             surface: false,
@@ -280,6 +294,7 @@ impl Options {
             nodes: usize::try_from(r.range(2, 5)).unwrap_or(2),
             transfers,
             issue_batch_max: r.pick(&[1, 4, 32]).unwrap_or(1),
+            warm_up_ms: 0,
             faults_ms: r.range(10_000, 90_000),
             heal_after_ms: 0,
             keys: r.pick(&[1, 3, 20]).unwrap_or(3),
@@ -305,6 +320,8 @@ impl Options {
             cut_ms_max: r.pick(&[300, 5_000, 40_000, 90_000]).unwrap_or(5_000),
             idle_ms: r.range(200, 8_000),
             racing: r.chance(500),
+            redial_ms_max: 0,
+            probe_backoff: false,
             queries: r.chance(400),
             noise: hard(r, 500, 1, 40),
             crashes: hard(r, 700, 1, 10),
@@ -335,6 +352,7 @@ impl Options {
             },
             deadline_s,
             short_permille: hard(r, 400, 50, 500),
+            twin_deadline_s: 0,
             backoff: Backoff {
                 base_ms: r.range(50, cap_ms),
                 cap_ms,

@@ -2,6 +2,7 @@
 
 mod drive;
 mod link;
+mod metrics;
 mod outside;
 mod timeline;
 
@@ -23,7 +24,10 @@ use proto::step::{SessionId, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use link::End;
+pub(crate) use link::{DRAIN_MS_MAX, FRAME_OVERHEAD, RESEND_MS_MAX};
+pub(crate) use outside::{CLIENT_PATIENCE_MS, DOWN_PATIENCE_MS, Plan, plan};
 use outside::{Client, Handler};
+pub(crate) use timeline::{clock, draw};
 
 /// Events in one millisecond before the world is called stuck.
 const EVENTS_PER_MS_MAX: u64 = 200_000;
@@ -56,6 +60,10 @@ pub(crate) enum Event {
         session: SessionId,
         frame: Box<Frame>,
         after: u64,
+    },
+    Redial {
+        a: usize,
+        b: usize,
     },
     Dialed {
         a: usize,
@@ -127,6 +135,8 @@ pub struct World {
     /// Things handled, frames sent, restarts made.
     pub(crate) handled: u64,
     pub(crate) frames: u64,
+    /// Bytes handed to the network, repeats included.
+    pub(crate) bytes: u64,
     pub(crate) restarts: u64,
 }
 
@@ -171,6 +181,7 @@ impl World {
             events: VecDeque::new(),
             handled: 0,
             frames: 0,
+            bytes: 0,
             restarts: 0,
             nodes,
             options,
@@ -257,6 +268,7 @@ impl World {
             Event::Alarm { node, life, at } if self.lives(node, life) => self.alarm(node, at),
             Event::Deliver { to, frame } => self.deliver(to, *frame),
             Event::Resend { session, frame, after } => self.resend(session, frame, after),
+            Event::Redial { a, b } => self.dial_if_needed(a, b),
             Event::Dialed { a, b } => self.dialed(a, b),
             Event::EndDown { session } => self.end_down(session),
             Event::Idle { session } => self.idle(session),

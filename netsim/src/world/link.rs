@@ -12,11 +12,13 @@ use proto::step::SessionId;
 /// Silence after which a retry tries a fresh handshake, in milliseconds.
 const SILENT_MS: u64 = 1_000;
 /// How long an older session lives beside a fresh one, at most, in milliseconds.
-const DRAIN_MS_MAX: u64 = 2_000;
+pub(crate) const DRAIN_MS_MAX: u64 = 2_000;
 /// Longest time between two attempts of a stream to send a lost packet, in milliseconds.
-const RESEND_MS_MAX: u64 = 10_000;
+pub(crate) const RESEND_MS_MAX: u64 = 10_000;
+/// Bytes a connection has under way at most before it has heard how much the path takes (RFC 9002, 7.2).
+const WINDOW_BYTES: usize = 14_720;
 /// Bytes of a frame beside its items, about: QUIC and UDP headers, tags.
-const FRAME_OVERHEAD: usize = 60;
+pub(crate) const FRAME_OVERHEAD: usize = 60;
 
 /// Bytes of a frame on the wire, about.
 fn frame_len(frame: &Frame) -> usize {
@@ -37,6 +39,9 @@ pub(super) struct End {
     node: usize,
     peer: usize,
     heard_at: u64,
+    /// Since when what it sent was lost and nothing was heard, and how many bytes that were.
+    lost_since: Option<u64>,
+    lost_bytes: usize,
 }
 
 const fn other(session: SessionId) -> SessionId {
@@ -84,7 +89,25 @@ impl World {
         }
         let lossy = unreliable || self.options.mode == Mode::Datagrams;
         let after = if lossy { None } else { Some(self.net.resend_after(from, to)) };
-        self.route(session, Box::new(frame), after);
+        let frame = Box::new(frame);
+        if let Some(probe) = after.and_then(|first| self.probe_after(session, first)) {
+            let event = Event::Resend { session, frame, after: probe };
+            return self.schedule(self.now + probe, event);
+        }
+        self.route(session, frame, after);
+    }
+
+    /// When a session that waits for its next probe sends again: the time between the probes of a
+    /// connection doubles for as long as nothing is heard (RFC 9002, 6.2.1). None if it need not wait:
+    /// it hears its peer, or what it lost fills no congestion window yet.
+    fn probe_after(&self, session: SessionId, first: u64) -> Option<u64> {
+        let end = self.ends.get(&session).filter(|_| self.options.probe_backoff)?;
+        let since = end.lost_since.filter(|_| end.lost_bytes >= WINDOW_BYTES)?;
+        let mut probe = since + first;
+        while probe <= self.now {
+            probe += probe - since;
+        }
+        Some(probe - self.now)
     }
 
     /// Puts a frame on its way. If it is lost and its stream will repeat it, `after` says when.
@@ -92,7 +115,9 @@ impl World {
         let Some(end) = self.ends.get(&session) else { return };
         let (from, peer) = (end.node, end.peer);
         let to = other(session);
-        match (self.net.route(from, peer, self.now, frame_len(&frame)), after) {
+        let len = frame_len(&frame);
+        self.bytes += len as u64;
+        match (self.net.route(from, peer, self.now, len), after) {
             (Route::Arrives { after, again, .. }, _) => {
                 if let Some(again) = again {
                     let frame = frame.clone();
@@ -101,6 +126,12 @@ impl World {
                 self.schedule(self.now + after, Event::Deliver { to, frame });
             }
             (Route::Lost, Some(after)) => {
+                if let Some(end) = self.ends.get_mut(&session) {
+                    end.lost_since.get_or_insert(self.now);
+                    end.lost_bytes += len;
+                }
+                let first = self.net.resend_after(from, peer);
+                let after = self.probe_after(session, first).unwrap_or(after);
                 let next = (after * 2).min(RESEND_MS_MAX);
                 let event = Event::Resend { session, frame, after: next };
                 self.schedule(self.now + after, event);
@@ -117,6 +148,7 @@ impl World {
     pub(super) fn deliver(&mut self, session: SessionId, frame: Frame) {
         let Some(end) = self.ends.get_mut(&session) else { return };
         end.heard_at = self.now;
+        (end.lost_since, end.lost_bytes) = (None, 0);
         let (node, peer) = (end.node, end.peer);
         let Some(from) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
         let input = match frame {
@@ -170,7 +202,10 @@ impl World {
         let first = SessionId(self.next_session * 2);
         self.next_session += 1;
         for (session, node, peer) in [(first, a, b), (other(first), b, a)] {
-            self.ends.insert(session, End { node, peer, heard_at: self.now });
+            self.ends.insert(
+                session,
+                End { node, peer, heard_at: self.now, lost_since: None, lost_bytes: 0 },
+            );
             self.checker.session(self.now, node, peer);
             let Some(id) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
             let window = self.options.window;
@@ -241,8 +276,17 @@ impl World {
         if self.net.cut_since(from, to, self.now).is_none() {
             self.net.mend(from, to);
             self.net.mend(to, from);
-            self.dial_if_needed(from, to);
+            self.redial(from, to);
         }
+    }
+
+    /// The next dial of a pair that lost its session comes within the time that dials are apart.
+    fn redial(&mut self, a: usize, b: usize) {
+        if self.options.redial_ms_max == 0 {
+            return self.dial_if_needed(a, b);
+        }
+        let at = self.now + self.chance.range(0, self.options.redial_ms_max);
+        self.schedule(at, Event::Redial { a, b });
     }
 
     /// A retry is due: beside a silent session a fresh one is tried.

@@ -4,6 +4,7 @@
 use super::{Event, World};
 use crate::check::Spec;
 use crate::options::HandlerModel;
+use crate::workload::TWIN;
 use bytes::Bytes;
 use proto::ack::{AckRun, AckStatus, CustodyAck, Reason, RefRange};
 use proto::custodian::{Draft, IssueError};
@@ -19,7 +20,9 @@ use proto::time::Time;
 use std::collections::BTreeMap;
 
 /// How long a client waits for an answer before it asks again, in milliseconds.
-const CLIENT_PATIENCE_MS: u64 = 10_000;
+pub(crate) const CLIENT_PATIENCE_MS: u64 = 10_000;
+/// How long it waits if its node is down.
+pub(crate) const DOWN_PATIENCE_MS: u64 = 500;
 /// How often a client takes "full" for an answer before it gives up.
 const FULL_MAX: u32 = 40;
 
@@ -35,6 +38,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    #[cfg(test)]
+    pub(super) fn drafts(&self) -> usize {
+        self.drafts.len()
+    }
+
     pub(super) const fn answered(&self) -> bool {
         self.answered
     }
@@ -55,7 +63,8 @@ struct Call {
 }
 
 /// What a handler does with one obligation, always the same.
-enum Plan {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
     Apply,
     Decline,
     Defer(u32),
@@ -68,27 +77,9 @@ impl Handler {
         Self { model, seed, calls: BTreeMap::new() }
     }
 
-    fn plan(&self, id: &ObligationId) -> Plan {
-        let hash = id
-            .as_str()
-            .bytes()
-            .fold(self.seed, |hash, byte| proto::backoff::mix(hash ^ u64::from(byte)));
-        let mut left = u32::try_from(hash % 1000).unwrap_or(0);
-        let times = u32::try_from(hash / 1000 % 3 + 1).unwrap_or(1);
-        let model = &self.model;
-        for (permille, plan) in [
-            (model.decline_permille, Plan::Decline),
-            (model.defer_permille, Plan::Defer(times)),
-            (model.defer_forever_permille, Plan::Defer(u32::MAX)),
-            (model.unreached_permille, Plan::Unreached(times)),
-            (model.in_doubt_permille, Plan::Doubt { effect: times == 1 }),
-        ] {
-            if left < permille {
-                return plan;
-            }
-            left -= permille;
-        }
-        Plan::Apply
+    /// Whether it applies an obligation in the end.
+    pub(super) fn willing(&self, id: &ObligationId) -> bool {
+        plan(&self.model, self.seed, id).willing()
     }
 
     /// Whether the effect happened, whatever anybody knows.
@@ -96,6 +87,42 @@ impl Handler {
         let key = (node, issuer.clone(), id.clone());
         self.calls.get(&key).is_some_and(|call| call.effect_at.is_some())
     }
+}
+
+impl Plan {
+    /// Whether it ends applied if asked often enough.
+    pub(crate) const fn willing(&self) -> bool {
+        match self {
+            Self::Apply | Self::Unreached(_) => true,
+            Self::Defer(times) => *times < u32::MAX,
+            Self::Decline | Self::Doubt { .. } => false,
+        }
+    }
+}
+
+/// What a handler does with an obligation, by its id; the same with its twin.
+pub(crate) fn plan(model: &HandlerModel, seed: u64, id: &ObligationId) -> Plan {
+    let id = id.as_str();
+    let hash = id
+        .strip_suffix(TWIN)
+        .unwrap_or(id)
+        .bytes()
+        .fold(seed, |hash, byte| proto::backoff::mix(hash ^ u64::from(byte)));
+    let mut left = u32::try_from(hash % 1000).unwrap_or(0);
+    let times = u32::try_from(hash / 1000 % 3 + 1).unwrap_or(1);
+    for (permille, plan) in [
+        (model.decline_permille, Plan::Decline),
+        (model.defer_permille, Plan::Defer(times)),
+        (model.defer_forever_permille, Plan::Defer(u32::MAX)),
+        (model.unreached_permille, Plan::Unreached(times)),
+        (model.in_doubt_permille, Plan::Doubt { effect: times == 1 }),
+    ] {
+        if left < permille {
+            return plan;
+        }
+        left -= permille;
+    }
+    Plan::Apply
 }
 
 impl World {
@@ -132,8 +159,13 @@ impl World {
         let (node, drafts) = (client.node, client.drafts.clone());
         self.tickets.insert(ticket, n);
         self.next_ticket += 1;
-        let patience =
-            if self.call(node, Input::Issue { ticket, drafts }) { CLIENT_PATIENCE_MS } else { 500 };
+        let ids: Vec<ObligationId> = drafts.iter().map(|draft| draft.id.clone()).collect();
+        let patience = if self.call(node, Input::Issue { ticket, drafts }) {
+            self.checker.called_for(self.now, node, ids.iter());
+            CLIENT_PATIENCE_MS
+        } else {
+            DOWN_PATIENCE_MS
+        };
         self.schedule(self.now + patience, Event::Ask { client: n });
     }
 
@@ -209,7 +241,7 @@ impl World {
         let takes = self.chance.range(0, self.handler.model.call_ms_max);
         let answers = self.now + takes + self.chance.range(0, self.handler.model.call_ms_max);
         let id = obligation.id.clone();
-        let plan = self.handler.plan(&id);
+        let plan = plan(&self.handler.model, self.handler.seed, &id);
         let call = self.handler.calls.entry((n, issuer.clone(), id.clone())).or_default();
         call.asked += 1;
         let asked = call.asked;

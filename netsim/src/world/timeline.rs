@@ -6,14 +6,14 @@ use crate::scenario::{Fault, FaultKind};
 use ::link::Rng;
 
 /// A clock's distance from the world's, in milliseconds, inside what is allowed.
-pub(super) fn clock(options: &Options, rng: &mut Rng) -> i64 {
+pub(crate) fn clock(options: &Options, rng: &mut Rng) -> i64 {
     let half = options.skew_ms / 2;
     let drawn = rng.range(0, 2 * half);
     i64::try_from(drawn).unwrap_or(0) - i64::try_from(half).unwrap_or(0)
 }
 
 /// Draws the faults of a run from its seed and counts.
-pub(super) fn draw(options: &Options) -> Vec<Fault> {
+pub(crate) fn draw(options: &Options) -> Vec<Fault> {
     let rng = &mut Rng::new(options.seed, 9);
     let nodes = options.nodes as u64;
     let node = |rng: &mut Rng| usize::try_from(rng.below(nodes)).unwrap_or(0);
