@@ -1,5 +1,7 @@
 //! Runs seeds of the core world and tells which promise broke, with the command that reproduces it.
 
+mod cli;
+
 use anyhow::bail;
 use clap::{Parser, Subcommand};
 use netsim::check::Class;
@@ -41,6 +43,10 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    Study(cli::study::StudyArgs),
+    Size(cli::size::SizeArgs),
+    Fuzz(cli::fuzz::FuzzArgs),
+    Oracle(cli::oracle::OracleArgs),
 }
 
 fn seeds(text: &str) -> Result<(u64, u64), String> {
@@ -62,7 +68,15 @@ fn sabotage(text: &str) -> Result<Sabotage, String> {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    let Command::Run { seed, seeds, transfers, sabotage, keep_going, json } = Cli::parse().command;
+    let (seed, seeds, transfers, sabotage, keep_going, json) = match Cli::parse().command {
+        Command::Run { seed, seeds, transfers, sabotage, keep_going, json } => {
+            (seed, seeds, transfers, sabotage, keep_going, json)
+        }
+        Command::Study(args) => return cli::study::run(&args),
+        Command::Size(args) => return cli::size::run(&args),
+        Command::Fuzz(args) => return cli::fuzz::run(&args),
+        Command::Oracle(args) => return cli::oracle::run(&args),
+    };
     let (first, end) = match (seed, seeds) {
         (Some(seed), _) => (seed, seed.saturating_add(1)),
         (None, Some(range)) => range,

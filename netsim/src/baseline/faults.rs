@@ -68,6 +68,7 @@ impl Sim {
     pub(super) fn start(&mut self, n: usize) {
         let Some(node) = self.nodes.get_mut(n).filter(|node| !node.up) else { return };
         node.up = true;
+        node.up_since = self.now;
         node.life += 1;
         let kept: Vec<usize> = node.kept.iter().copied().collect();
         for number in kept {

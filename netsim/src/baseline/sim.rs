@@ -38,6 +38,8 @@ pub(super) struct Ob {
     pub(super) effect_at: Option<u64>,
     pub(super) told: Option<(Terminal, u64)>,
     pub(super) receiver_up: bool,
+    /// How long after its deadline it ended, while its issuer was up.
+    pub(super) late_ms: u64,
     pub(super) answered: bool,
     pub(super) attempts: u32,
     /// How often its handler was asked.
@@ -51,6 +53,7 @@ pub(super) struct Ob {
 pub(super) struct Node {
     pub(super) up: bool,
     pub(super) life: u64,
+    pub(super) up_since: u64,
     pub(super) paused_until: u64,
     /// What it has taken and not seen the end of.
     pub(super) pending: BTreeMap<usize, Pending>,
@@ -203,6 +206,7 @@ impl Sim {
                     effect_at: None,
                     told: None,
                     receiver_up: false,
+                    late_ms: 0,
                     answered: false,
                     attempts: 0,
                     calls: 0,
@@ -348,10 +352,12 @@ impl Sim {
     /// The principal of the issuer is told how it ended.
     pub(super) fn tell(&mut self, ob: usize, terminal: Terminal) {
         self.mix(2 + terminal as u64, ob);
-        let target = self.obs.get(ob).map_or(0, |ob| ob.target);
+        let (issuer, target) = self.obs.get(ob).map_or((0, 0), |ob| (ob.issuer, ob.target));
         let (now, receiver_up) = (self.now, self.is_up(target));
+        let up_since = self.nodes.get(issuer).map_or(0, |node| node.up_since);
         if let Some(ob) = self.obs.get_mut(ob) {
             ob.receiver_up = receiver_up;
+            ob.late_ms = now.saturating_sub(ob.deadline_at.max(up_since));
             ob.told.get_or_insert((terminal, now));
         }
     }
@@ -374,9 +380,7 @@ impl Sim {
                 willing: !ob.external || ob.plan.willing(),
                 receiver_up: ob.receiver_up,
                 attempts: ob.attempts,
-                late_ms: escalated
-                    .filter(|(_, at)| *at >= ob.deadline_at)
-                    .map(|(_, at)| at - ob.deadline_at),
+                late_ms: escalated.filter(|(_, at)| *at >= ob.deadline_at).map(|_| ob.late_ms),
                 cleared_at: None,
                 twin: None,
             };

@@ -5,6 +5,7 @@ use super::{Event, World};
 use crate::check::Spec;
 use crate::options::HandlerModel;
 use crate::workload::TWIN;
+use ::link::Rng;
 use bytes::Bytes;
 use proto::ack::{AckRun, AckStatus, CustodyAck, Reason, RefRange};
 use proto::custodian::{Draft, IssueError};
@@ -100,14 +101,16 @@ impl Plan {
     }
 }
 
+/// A hash of an id, the same for its twin's.
+fn hash(seed: u64, id: &ObligationId) -> u64 {
+    let id = id.as_str();
+    let bytes = id.strip_suffix(TWIN).unwrap_or(id).bytes();
+    bytes.fold(seed, |hash, byte| proto::backoff::mix(hash ^ u64::from(byte)))
+}
+
 /// What a handler does with an obligation, by its id; the same with its twin.
 pub(crate) fn plan(model: &HandlerModel, seed: u64, id: &ObligationId) -> Plan {
-    let id = id.as_str();
-    let hash = id
-        .strip_suffix(TWIN)
-        .unwrap_or(id)
-        .bytes()
-        .fold(seed, |hash, byte| proto::backoff::mix(hash ^ u64::from(byte)));
+    let hash = hash(seed, id);
     let mut left = u32::try_from(hash % 1000).unwrap_or(0);
     let times = u32::try_from(hash / 1000 % 3 + 1).unwrap_or(1);
     for (permille, plan) in [
@@ -238,13 +241,19 @@ impl World {
         let Ok(obligation) = Obligation::decode(item) else { return };
         let Some(node) = self.nodes.get(n) else { return };
         let (life, clock, skew) = (node.life, node.clock(self.now), self.options.skew_ms);
-        let takes = self.chance.range(0, self.handler.model.call_ms_max);
-        let answers = self.now + takes + self.chance.range(0, self.handler.model.call_ms_max);
         let id = obligation.id.clone();
         let plan = plan(&self.handler.model, self.handler.seed, &id);
         let call = self.handler.calls.entry((n, issuer.clone(), id.clone())).or_default();
         call.asked += 1;
         let asked = call.asked;
+        let longest = self.handler.model.call_ms_max;
+        let (takes, back) = if self.options.twin_deadline_s > 0 {
+            let rng = &mut Rng::new(hash(self.options.seed, &id), asked.into());
+            (rng.range(0, longest), rng.range(0, longest))
+        } else {
+            (self.chance.range(0, longest), self.chance.range(0, longest))
+        };
+        let answers = self.now + takes + back;
         let mut effect = None;
         let late = clock.after_ms(skew) >= obligation.deadline_at();
         let decision = match (call.effect_at, plan) {
@@ -272,7 +281,7 @@ impl World {
             call.effect_at = Some(at);
             let clock = Time::from_ms(clock.as_ms() + (at - self.now));
             if let Some(issuer) = self.by_name.get(&issuer).copied() {
-                self.checker.called(self.now, n, issuer, &id, clock);
+                self.checker.called(at, n, issuer, &id, clock);
             }
         } else if let Some(at) = call.effect_at {
             answers = answers.max(at);
