@@ -9,6 +9,7 @@ mod cells;
 mod commit;
 mod entries;
 mod finish;
+mod observe;
 mod release;
 
 use crate::disk::SimStore;
@@ -127,6 +128,7 @@ pub(crate) struct Entry {
     calls: u32,
     /// An effect, ours or external, not before the deadline.
     late_effect: bool,
+    pub(crate) seen: observe::Seen,
 }
 
 impl Entry {
@@ -172,12 +174,21 @@ impl Entry {
     pub(crate) const fn ledger(&self) -> Option<AckStatus> {
         self.ledger
     }
+
+    pub(crate) const fn ended_at(&self) -> u64 {
+        self.ended_at
+    }
+
+    pub(crate) const fn deadline_at(&self) -> Option<Time> {
+        self.deadline_at
+    }
 }
 
 #[derive(Debug)]
 struct NodeView {
     name: AgentId,
     up_since: u64,
+    down: bool,
     starts: u32,
     entries: Entries,
     nums: BTreeMap<u64, ObligationId>,
@@ -217,6 +228,7 @@ impl Checker {
             .map(|name| NodeView {
                 name,
                 up_since: 0,
+                down: false,
                 starts: 0,
                 entries: Entries::default(),
                 nums: BTreeMap::new(),
@@ -268,6 +280,7 @@ impl Checker {
             effects: 0,
             calls: 0,
             late_effect: false,
+            seen: observe::Seen::default(),
         });
     }
 
@@ -276,6 +289,7 @@ impl Checker {
         self.mix(at, node, b"up");
         if let Some(node) = self.nodes.get_mut(node) {
             node.up_since = at;
+            node.down = false;
             node.starts += 1;
             node.offered.clear();
             // The attempt under way when the node went down may be repeated.
@@ -335,6 +349,7 @@ impl Checker {
         let mut broken = None;
         if let Some(entry) = self.entry(issuer, id) {
             entry.calls += 1;
+            entry.seen.effect_at.get_or_insert(at);
             if entry.calls > 1 {
                 broken =
                     Some(format!("the external effect of {id} happened {} times", entry.calls));
@@ -349,6 +364,10 @@ impl Checker {
     /// All links and nodes are well from now on.
     pub fn healed(&mut self, at: u64) {
         self.healed_at = Some(at);
+    }
+
+    pub(crate) const fn healed_at(&self) -> Option<u64> {
+        self.healed_at
     }
 
     /// Something broke outside the rules below, such as a panic or a damaged read.
@@ -368,6 +387,7 @@ impl Checker {
     /// A node crashed, and unsynced writes may be gone: its state is what its store says.
     pub fn rolled_back(&mut self, node: usize, store: &SimStore) {
         let Some(view) = self.nodes.get_mut(node) else { return };
+        view.down = true;
         view.cells = store
             .iter(Table::Cell)
             .filter_map(|(key, value)| {

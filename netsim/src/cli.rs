@@ -4,8 +4,13 @@
 //! 128 liveness broke, 129 safety broke.
 
 mod arena;
+mod fuzz;
+mod oracle;
+mod progress;
 mod replay;
 mod run;
+mod size;
+mod study;
 
 use crate::check::Class;
 use clap::{Parser, Subcommand};
@@ -25,6 +30,10 @@ pub struct Cli {
 enum Command {
     Run(run::Args),
     Replay(replay::Args),
+    Study(study::StudyArgs),
+    Size(size::SizeArgs),
+    Fuzz(fuzz::FuzzArgs),
+    Oracle(oracle::OracleArgs),
 }
 
 /// Runs the program.
@@ -33,6 +42,10 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Replay(args) => replay::run_again(&args),
+        Command::Study(args) => study::run(&args),
+        Command::Size(args) => size::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
+        Command::Oracle(args) => oracle::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -62,4 +75,9 @@ fn interrupted() -> anyhow::Result<Arc<AtomicBool>> {
         eprintln!("\nfinishing what runs; Ctrl-C again ends at once");
     })?;
     Ok(stop)
+}
+
+/// Threads by the flag: all cores if it is left out.
+fn threads(given: Option<usize>) -> usize {
+    given.unwrap_or_else(crate::pool::cores)
 }

@@ -3,27 +3,40 @@
 //! A run is a function of its [`Options`]: no threads, no OS clock, no map of random order. Faults
 //! come first, then everything heals and must converge. [`check::Checker`] watches from outside.
 
+mod baseline;
+mod builtin;
 pub mod check;
 pub mod cli;
 mod disk;
+pub mod fuzz;
+mod measures;
 mod net;
 mod node;
 #[cfg(feature = "node")]
 pub mod node_world;
 mod options;
+pub mod oracle;
 mod pair;
+pub mod parallel;
 pub mod pool;
 #[cfg(feature = "node")]
 pub mod real;
+pub mod report;
 mod run;
 mod scenario;
+pub mod size;
 mod solo;
+pub mod stats;
+pub mod study;
 mod tuning;
 mod workload;
 mod world;
 
+pub use baseline::run as run_model;
+pub use builtin::SCENARIOS;
 pub use disk::SimStore;
 pub use link::{Bursts, Chance, Delay, LinkModel, Micros, Rng};
+pub use measures::{Measures, Summary};
 pub use net::Mode;
 pub use options::{HandlerModel, KINDS, Options, Sabotage};
 pub use pair::{Pair, draft};

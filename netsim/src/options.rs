@@ -37,6 +37,8 @@ pub struct Options {
     pub transfers: u32,
     /// Obligations of one issue call, at most.
     pub issue_batch_max: u64,
+    /// Time in which the nodes connect, before anything is issued or goes wrong.
+    pub warm_up_ms: u64,
     /// Time in which they are issued and faults happen; then everything heals.
     pub faults_ms: u64,
     /// How long faults go on after the last issue and before everything heals.
@@ -83,6 +85,9 @@ pub struct Options {
     pub both_dial: bool,
     /// Whether a fresh handshake is tried beside a silent session.
     pub racing: bool,
+    /// Whether a session sends nothing sooner than its probes, which back off for as long as nothing is
+    /// heard, as those of QUIC do.
+    pub probe_backoff: bool,
     /// Whether a custodian asks for the status of what is pending on a new session.
     pub queries: bool,
     /// Malformed, foreign and unknown frames thrown in.
@@ -142,6 +147,9 @@ pub struct Options {
     pub deadline_s: u64,
     /// Chance that an obligation brings its own, shorter deadline.
     pub short_permille: u32,
+    /// Deadline of a twin that goes with each admissible obligation, in seconds; 0 for no twins. A
+    /// twin shows how long the delivery takes when no deadline ends it.
+    pub twin_deadline_s: u64,
     /// Backoff of all kinds.
     pub backoff: Backoff,
     /// A retry budget other than what spans the deadline, if any.
@@ -240,6 +248,7 @@ impl Options {
             nodes: 2,
             transfers: 0,
             issue_batch_max: 1,
+            warm_up_ms: 0,
             faults_ms: 0,
             heal_after_ms: 0,
             keys: 4,
@@ -262,6 +271,7 @@ impl Options {
             reconnect: Backoff { base_ms: 100, cap_ms: 2_000, jitter_permille: 200 },
             both_dial: false,
             racing: false,
+            probe_backoff: false,
             queries: false,
             noise: 0,
             crashes: 0,
@@ -291,6 +301,7 @@ impl Options {
             handler: HandlerModel::PROMPT,
             deadline_s: 60,
             short_permille: 0,
+            twin_deadline_s: 0,
             backoff: Backoff { base_ms: 1_000, cap_ms: 8_000, jitter_permille: 0 },
             retries: None,
             surface: false,

@@ -1,7 +1,9 @@
 //! One run of a seed: faults, healing, quiet, and the verdict.
 
 use crate::check::{Checker, Class, Violation};
+use crate::measures::Measures;
 use crate::options::Options;
+use crate::scenario::Policy;
 use crate::world::{LogLine, World};
 use proto::ack::AckStatus;
 use proto::record::Terminal;
@@ -61,6 +63,9 @@ pub struct Report {
     pub options: Options,
     /// How obligations ended.
     pub counts: Counts,
+    /// What it is measured by.
+    #[serde(serialize_with = "in_short")]
+    pub measures: Measures,
     /// Virtual time, in milliseconds.
     pub virtual_ms: u64,
     /// Events handled.
@@ -79,6 +84,10 @@ pub struct Report {
     pub violations: Vec<Violation>,
 }
 
+fn in_short<S: serde::Serializer>(measures: &Measures, serializer: S) -> Result<S::Ok, S::Error> {
+    measures.summary().serialize(serializer)
+}
+
 impl Report {
     /// The worst class of what was broken: safety before liveness before a crash.
     #[must_use]
@@ -93,9 +102,12 @@ impl Report {
     }
 }
 
-/// Runs `options` to the end.
+/// Runs `options` to the end, under their policy.
 #[must_use]
 pub fn run(options: &Options) -> Report {
+    if options.policy != Policy::Custody {
+        return crate::baseline::run(options);
+    }
     through(options, World::new(options.clone())).0
 }
 
@@ -110,11 +122,13 @@ pub fn run_logged(options: &Options) -> (Report, Vec<LogLine>) {
 
 fn through(options: &Options, mut world: World) -> (Report, World) {
     let begun = world.now();
+    world.run_to(begun + options.warm_up_ms);
     world.plan();
-    world.run_to(begun + options.faults_ms + options.heal_after_ms);
+    world.run_to(world.now() + options.faults_ms + options.heal_after_ms);
     world.heal();
     // Long enough for every deadline, client and person; then for all that may be forgotten.
-    let quiet_by = world.now() + options.deadline_s * 1000 + 120_000;
+    let longest_s = options.deadline_s.max(options.twin_deadline_s);
+    let quiet_by = world.now() + longest_s * 1000 + 120_000;
     world.run_to(quiet_by);
     if world.checker().violations().is_empty() {
         world.finish(false);
@@ -134,6 +148,7 @@ fn report(world: &World, begun: u64) -> Report {
     Report {
         options: world.options().clone(),
         counts: Counts::of(world.checker()),
+        measures: world.measures(),
         virtual_ms: world.now() - begun,
         events: world.handled,
         frames: world.frames,

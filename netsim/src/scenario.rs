@@ -259,6 +259,11 @@ impl Options {
 }
 
 impl FaultKind {
+    /// Whether nothing gets through somewhere.
+    pub(crate) const fn is_outage(&self) -> bool {
+        matches!(self, Self::Cut { .. } | Self::Partition { .. } | Self::Flap { .. })
+    }
+
     /// The nodes it names.
     fn nodes(&self) -> Vec<usize> {
         match *self {

@@ -11,6 +11,9 @@ use proto::weight::Weight;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
+/// What the id and the key of a twin end in.
+pub(crate) const TWIN: &str = "~";
+
 /// Issues obligations until its transfers are spent.
 #[derive(Debug)]
 pub(crate) struct Workload {
@@ -90,7 +93,7 @@ impl Workload {
         let count = self.rng.range(1, options.issue_batch_max).min(self.left.into());
         self.left -= u32::try_from(count).unwrap_or(self.left);
         let issuer = usize::try_from(self.rng.below(nodes.len() as u64)).ok()?;
-        let drafts: Vec<_> = (0..count).filter_map(|_| self.one(options, nodes, issuer)).collect();
+        let drafts: Vec<_> = (0..count).flat_map(|_| self.one(options, nodes, issuer)).collect();
         (!drafts.is_empty()).then_some((issuer, drafts))
     }
 
@@ -99,7 +102,30 @@ impl Workload {
         options: &Options,
         nodes: &BTreeMap<AgentId, usize>,
         issuer: usize,
-    ) -> Option<(Draft, Spec)> {
+    ) -> Vec<(Draft, Spec)> {
+        let Some((wish, target, id, short)) = self.wish(options, nodes, issuer) else {
+            return Vec::new();
+        };
+        let numbered = self.numbers.chance(options.numbered_permille);
+        let mut made = wish.draft(options, nodes, issuer, (target, &id), short);
+        if let Some((draft, _)) = &mut made {
+            draft.sequence = numbered.then_some(self.count * 10);
+        }
+        let twin = (options.twin_deadline_s > 0 && !wish.benign).then(|| {
+            let id = format!("{id}{TWIN}");
+            let deadline = Some(options.twin_deadline_s);
+            wish.twin().draft(options, nodes, issuer, (target, &id), deadline)
+        });
+        made.into_iter().chain(twin.flatten()).collect()
+    }
+
+    /// What the next obligation is to say, to whom, under which id, with which deadline.
+    fn wish(
+        &mut self,
+        options: &Options,
+        nodes: &BTreeMap<AgentId, usize>,
+        issuer: usize,
+    ) -> Option<(Wish, usize, String, Option<u64>)> {
         let rng = &mut self.rng;
         self.count += 1;
         let hop = 1 + usize::try_from(rng.below(nodes.len() as u64 - 1)).ok()?;
@@ -124,14 +150,17 @@ impl Workload {
             milli: rng.range(1, 1000),
         };
         let short = rng.chance(options.short_permille).then(|| rng.range(1, options.deadline_s));
-        let numbered = self.numbers.chance(options.numbered_permille);
-        let (mut draft, spec) = wish.draft(options, nodes, issuer, (target, &id), short)?;
-        draft.sequence = numbered.then_some(self.count * 10);
-        Some((draft, spec))
+        Some((wish, target, id, short))
     }
 }
 
 impl Wish {
+    /// The same under a key of its own, so that neither supersedes the other.
+    fn twin(&self) -> Self {
+        let key = Some(format!("{}{TWIN}", self.key.as_deref().unwrap_or_default()));
+        Self { key, ..*self }
+    }
+
     fn draft(
         &self,
         options: &Options,

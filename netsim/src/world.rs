@@ -4,6 +4,7 @@ mod dial;
 mod drive;
 mod handler;
 mod link;
+pub(crate) mod metrics;
 mod nodes;
 mod noise;
 mod outside;
@@ -25,10 +26,16 @@ use proto::receiver::Decision;
 use proto::step::{SessionId, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 
+pub(crate) use dial::DRAIN_MS_MAX;
 use dial::{Dial, Loop};
 use handler::Handler;
+pub(crate) use handler::{Plan, plan};
+pub(crate) use link::RESEND_MS_MAX;
 use link::{End, Parcel};
 use outside::Client;
+pub(crate) use outside::{CLIENT_PATIENCE_MS, DOWN_PATIENCE_MS};
+pub(crate) use timeline::{clock, draw};
+pub(crate) use wire::PACKET_OVERHEAD;
 
 /// Events in one millisecond before the world is called stuck.
 const EVENTS_PER_MS_MAX: u64 = 200_000;

@@ -27,6 +27,7 @@ impl Checker {
         for (rule, class, detail) in broken {
             self.breach(rule, class, at, node, detail);
         }
+        self.observe(at, node, &batch);
     }
 
     fn custodian_rules(

@@ -1,7 +1,9 @@
 //! What came of a run of the node world.
 
 use super::{Traffic, World};
+use crate::measures::Measures;
 use crate::run::{Counts, Report};
+use crate::world::metrics::measured;
 use proto::record::Terminal;
 use serde::Serialize;
 
@@ -68,14 +70,23 @@ impl World {
                 }
             }
         });
+        let syncs = self.places.iter().map(|place| place.disk.syncs()).sum();
         let run = self.hub.check(|checker| Report {
             options: self.options.clone(),
             counts: Counts::of(checker),
+            measures: measured(
+                Measures { bytes: traffic.bytes, syncs, ..Measures::default() },
+                checker,
+                &self.options,
+                &self.timeline,
+                self.now(),
+                |_| true, // no external handlers here
+            ),
             virtual_ms: self.now(),
             events: self.events,
             frames: traffic.packets,
             bytes: traffic.bytes,
-            syncs: self.places.iter().map(|place| place.disk.syncs()).sum(),
+            syncs,
             kills: self.kills,
             trace: checker.trace(),
             violations: checker.violations().to_vec(),

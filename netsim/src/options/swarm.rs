@@ -33,6 +33,7 @@ impl Options {
             nodes,
             transfers,
             issue_batch_max: r.pick(&[1, 4, 32]).unwrap_or(1),
+            warm_up_ms: 0,
             faults_ms: r.range(10_000, 90_000),
             heal_after_ms: 0,
             keys: r.pick(&[1, 3, 20]).unwrap_or(3),
@@ -64,6 +65,7 @@ impl Options {
             },
             both_dial: m.chance(500),
             racing: r.chance(500),
+            probe_backoff: false,
             queries: r.chance(400),
             noise: hard(r, 500, 1, 40),
             crashes: hard(r, 700, 1, 10),
@@ -105,6 +107,7 @@ impl Options {
             },
             deadline_s,
             short_permille: hard(r, 400, 50, 500),
+            twin_deadline_s: 0,
             backoff: Backoff {
                 base_ms: r.range(50, cap_ms),
                 cap_ms,

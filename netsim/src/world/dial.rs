@@ -12,7 +12,7 @@ use super::link::End;
 /// Silence after which a retry tries a fresh handshake, in milliseconds.
 const SILENT_MS: u64 = 1_000;
 /// How long an older session lives beside a fresh one, at most, in milliseconds.
-const DRAIN_MS_MAX: u64 = 2_000;
+pub(crate) const DRAIN_MS_MAX: u64 = 2_000;
 /// Bytes of a flight of a handshake.
 const FLIGHT_LEN: usize = 1_200;
 /// Flights until both sides have the session.
@@ -170,7 +170,9 @@ impl World {
         self.next_session += 1;
         self.note(None, || format!("session {} of {from} and {to} is up", first.0));
         for (session, node, peer) in [(first, from, to), (super::link::other(first), to, from)] {
-            self.ends.insert(session, End { node, peer, heard_at: self.now, of });
+            let heard_at = self.now;
+            let end = End { node, peer, heard_at, of, lost_since: None, lost_bytes: 0 };
+            self.ends.insert(session, end);
             self.checker.session(self.now, node, peer);
             let Some(id) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
             let window = self.options.window;

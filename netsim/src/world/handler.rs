@@ -2,6 +2,7 @@
 
 use super::{Event, World};
 use crate::options::HandlerModel;
+use crate::workload::TWIN;
 use ::link::Rng;
 use bytes::Bytes;
 use proto::ack::Reason;
@@ -11,9 +12,13 @@ use proto::receiver::Decision;
 use proto::time::Time;
 use std::collections::BTreeMap;
 
-/// A number that depends on a seed and an id, and nothing else.
+/// A number that depends on a seed and an id, and nothing else; the same for a twin.
 pub(super) fn id_hash(seed: u64, id: &ObligationId) -> u64 {
-    id.as_str().bytes().fold(seed, |hash, byte| proto::backoff::mix(hash ^ u64::from(byte)))
+    let id = id.as_str();
+    id.strip_suffix(TWIN)
+        .unwrap_or(id)
+        .bytes()
+        .fold(seed, |hash, byte| proto::backoff::mix(hash ^ u64::from(byte)))
 }
 
 /// External systems behind the nodes. They outlive a node's crash.
@@ -31,7 +36,8 @@ struct Call {
 }
 
 /// What a handler does with one obligation, always the same.
-enum Plan {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
     Apply,
     Decline,
     Defer(u32),
@@ -44,24 +50,9 @@ impl Handler {
         Self { model, seed, calls: BTreeMap::new() }
     }
 
-    fn plan(&self, id: &ObligationId) -> Plan {
-        let hash = id_hash(self.seed, id);
-        let mut left = u32::try_from(hash % 1000).unwrap_or(0);
-        let times = u32::try_from(hash / 1000 % 3 + 1).unwrap_or(1);
-        let model = &self.model;
-        for (permille, plan) in [
-            (model.decline_permille, Plan::Decline),
-            (model.defer_permille, Plan::Defer(times)),
-            (model.defer_forever_permille, Plan::Defer(u32::MAX)),
-            (model.unreached_permille, Plan::Unreached(times)),
-            (model.in_doubt_permille, Plan::Doubt { effect: times == 1 }),
-        ] {
-            if left < permille {
-                return plan;
-            }
-            left -= permille;
-        }
-        Plan::Apply
+    /// Whether it applies an obligation in the end.
+    pub(super) fn willing(&self, id: &ObligationId) -> bool {
+        plan(&self.model, self.seed, id).willing()
     }
 
     /// Whether the effect happened, whatever anybody knows.
@@ -69,6 +60,37 @@ impl Handler {
         let key = (node, issuer.clone(), id.clone());
         self.calls.get(&key).is_some_and(|call| call.effect_at.is_some())
     }
+}
+
+impl Plan {
+    /// Whether it ends applied if asked often enough.
+    pub(crate) const fn willing(&self) -> bool {
+        match self {
+            Self::Apply | Self::Unreached(_) => true,
+            Self::Defer(times) => *times < u32::MAX,
+            Self::Decline | Self::Doubt { .. } => false,
+        }
+    }
+}
+
+/// What a handler does with an obligation, by its id; the same with its twin.
+pub(crate) fn plan(model: &HandlerModel, seed: u64, id: &ObligationId) -> Plan {
+    let hash = id_hash(seed, id);
+    let mut left = u32::try_from(hash % 1000).unwrap_or(0);
+    let times = u32::try_from(hash / 1000 % 3 + 1).unwrap_or(1);
+    for (permille, plan) in [
+        (model.decline_permille, Plan::Decline),
+        (model.defer_permille, Plan::Defer(times)),
+        (model.defer_forever_permille, Plan::Defer(u32::MAX)),
+        (model.unreached_permille, Plan::Unreached(times)),
+        (model.in_doubt_permille, Plan::Doubt { effect: times == 1 }),
+    ] {
+        if left < permille {
+            return plan;
+        }
+        left -= permille;
+    }
+    Plan::Apply
 }
 
 impl World {
@@ -80,7 +102,7 @@ impl World {
         let Some(node) = self.nodes.get(n) else { return };
         let (life, clock, skew) = (node.life, node.clock(self.now), self.options.skew_ms);
         let id = obligation.id.clone();
-        let plan = self.handler.plan(&id);
+        let plan = plan(&self.handler.model, self.handler.seed, &id);
         let (seed, call_ms_max) = (self.handler.seed, self.handler.model.call_ms_max);
         let call = self.handler.calls.entry((n, issuer.clone(), id.clone())).or_default();
         call.asked += 1;
@@ -115,7 +137,7 @@ impl World {
             call.effect_at = Some(at);
             let clock = Time::from_ms(clock.as_ms() + (at - self.now));
             if let Some(issuer) = self.by_name.get(&issuer).copied() {
-                self.checker.called(self.now, n, issuer, &id, clock);
+                self.checker.called(at, n, issuer, &id, clock);
             }
         } else if let Some(at) = call.effect_at {
             answers = answers.max(at);

@@ -12,7 +12,9 @@ use proto::id::AgentId;
 use proto::step::SessionId;
 
 /// Longest time between two attempts of a stream to send a lost packet, in milliseconds.
-const RESEND_MS_MAX: u64 = 10_000;
+pub(crate) const RESEND_MS_MAX: u64 = 10_000;
+/// Bytes a connection has under way at most before it has heard how much the path takes (RFC 9002, 7.2).
+const WINDOW_BYTES: usize = 14_720;
 
 /// A frame on its way.
 #[derive(Debug)]
@@ -36,6 +38,9 @@ pub(crate) struct End {
     pub(super) heard_at: u64,
     /// Who keeps the session.
     pub(super) of: Loop,
+    /// Since when what it sent was lost and nothing was heard, and how many bytes that were.
+    pub(super) lost_since: Option<u64>,
+    pub(super) lost_bytes: usize,
 }
 
 pub(super) const fn other(session: SessionId) -> SessionId {
@@ -83,8 +88,24 @@ impl World {
         let lossy = unreliable || self.options.mode == Mode::Datagrams;
         let resend_ms = (!lossy).then(|| 2 * self.net.delay_max(from, to) + 10);
         let left = packets(len);
-        let parcel = Parcel { frame, len, left, ready_at: self.now, resend_ms };
-        self.route(session, Box::new(parcel));
+        let parcel = Box::new(Parcel { frame, len, left, ready_at: self.now, resend_ms });
+        if let Some(probe) = resend_ms.and_then(|first| self.probe_after(session, first)) {
+            return self.schedule(self.now + probe, Event::Resend { session, parcel });
+        }
+        self.route(session, parcel);
+    }
+
+    /// When a session that waits for its next probe sends again: the time between the probes of a
+    /// connection doubles for as long as nothing is heard (RFC 9002, 6.2.1). None if it need not wait:
+    /// it hears its peer, or what it lost fills no congestion window yet.
+    fn probe_after(&self, session: SessionId, first: u64) -> Option<u64> {
+        let end = self.ends.get(&session).filter(|_| self.options.probe_backoff)?;
+        let since = end.lost_since.filter(|_| end.lost_bytes >= WINDOW_BYTES)?;
+        let mut probe = since + first;
+        while probe <= self.now {
+            probe += probe - since;
+        }
+        Some(probe - self.now)
     }
 
     /// Puts the packets of a frame on their way, those that have not got through yet.
@@ -125,6 +146,12 @@ impl World {
         parcel.left = lost;
         match parcel.resend_ms {
             Some(wait_ms) => {
+                let first = 2 * self.net.delay_max(from, peer) + 10;
+                if let Some(end) = self.ends.get_mut(&session) {
+                    end.lost_since.get_or_insert(self.now);
+                    end.lost_bytes += parcel.len;
+                }
+                let wait_ms = self.probe_after(session, first).unwrap_or(wait_ms);
                 parcel.resend_ms = Some((wait_ms * 2).min(RESEND_MS_MAX));
                 self.schedule(self.now + wait_ms, Event::Resend { session, parcel });
             }
@@ -165,6 +192,7 @@ impl World {
     pub(super) fn deliver(&mut self, session: SessionId, frame: Frame) {
         let Some(end) = self.ends.get_mut(&session) else { return };
         end.heard_at = self.now;
+        (end.lost_since, end.lost_bytes) = (None, 0);
         let (node, peer) = (end.node, end.peer);
         self.note(Some(node), || format!("from {peer} on session {}: {}", session.0, told(&frame)));
         // Its ack goes back, whatever the frame says.
@@ -172,6 +200,7 @@ impl World {
             && let Some(sender) = self.ends.get_mut(&other(session))
         {
             sender.heard_at = self.now;
+            (sender.lost_since, sender.lost_bytes) = (None, 0);
         }
         let input = match frame {
             Frame::Offers { first_ref, items } => {

@@ -12,7 +12,9 @@ use proto::step::Ticket;
 use proto::store::Table;
 
 /// How long a client waits for an answer before it asks again, in milliseconds.
-const CLIENT_PATIENCE_MS: u64 = 10_000;
+pub(crate) const CLIENT_PATIENCE_MS: u64 = 10_000;
+/// How long it waits if its node is down.
+pub(crate) const DOWN_PATIENCE_MS: u64 = 500;
 /// How often a client takes "full" for an answer before it gives up.
 const FULL_MAX: u32 = 40;
 
@@ -28,6 +30,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    #[cfg(test)]
+    pub(super) fn drafts(&self) -> usize {
+        self.drafts.len()
+    }
+
     pub(super) const fn answered(&self) -> bool {
         self.answered
     }
@@ -67,8 +74,13 @@ impl World {
         let (node, drafts) = (client.node, client.drafts.clone());
         self.tickets.insert(ticket, n);
         self.next_ticket += 1;
-        let patience =
-            if self.call(node, Input::Issue { ticket, drafts }) { CLIENT_PATIENCE_MS } else { 500 };
+        let ids: Vec<ObligationId> = drafts.iter().map(|draft| draft.id.clone()).collect();
+        let patience = if self.call(node, Input::Issue { ticket, drafts }) {
+            self.checker.called_for(self.now, node, ids.iter());
+            CLIENT_PATIENCE_MS
+        } else {
+            DOWN_PATIENCE_MS
+        };
         self.schedule(self.now + patience, Event::Ask { client: n });
     }
 

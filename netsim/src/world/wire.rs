@@ -11,7 +11,7 @@ pub(super) const PACKET_ROOM: usize = PACKET_LEN - PACKET_OVERHEAD;
 /// Bytes of a full packet.
 const PACKET_LEN: usize = 1_200;
 /// Bytes of a packet beside its frames: short header, stream header, tag.
-const PACKET_OVERHEAD: usize = 40;
+pub(crate) const PACKET_OVERHEAD: usize = 40;
 
 /// Packets a frame of `len` bytes takes.
 pub(super) fn packets(len: usize) -> usize {

@@ -1,0 +1,26 @@
+//! All studies.
+
+use super::{Study, latency, partition, receiver};
+
+/// The studies there are.
+pub const STUDIES: &[Study] = &[
+    partition::SWEEP,
+    partition::BEST_EFFORT,
+    latency::LATENCY,
+    latency::RECOVERY,
+    receiver::SLOW_RECEIVER,
+    receiver::BASELINES,
+];
+
+impl Study {
+    /// The study of a name.
+    ///
+    /// # Errors
+    /// There is none, and those there are.
+    pub fn of(name: &str) -> Result<Self, String> {
+        STUDIES.iter().find(|study| study.name == name).copied().ok_or_else(|| {
+            let names: Vec<&str> = STUDIES.iter().map(|study| study.name).collect();
+            format!("there is no study {name:?}; there are {}", names.join(", "))
+        })
+    }
+}
