@@ -13,6 +13,7 @@ use crate::net::Mode;
 use crate::options::Options;
 use crate::parallel;
 use crate::run::run;
+use crate::scenario::{Fault, FaultKind};
 use link::{Chance, Delay, LinkModel, Micros};
 use proto::backoff::Backoff;
 use serde::Serialize;
@@ -91,6 +92,9 @@ pub fn closed_form(loss: f64) -> (f64, f64) {
 /// The scenario of a loss: 15 attempts well before the deadline, each frame for itself.
 #[must_use]
 pub fn scenario(ask: Ask, seed: u64) -> Options {
+    let good = LinkModel::with_delay(Delay::Fixed(Micros::from_ms(1)));
+    let link = LinkModel { loss: Chance::permille(ask.loss_permille), ..good.clone() };
+    let lossy = FaultKind::Link { from: 0, to: 1, back: true, link };
     Options {
         transfers: ask.transfers,
         warm_up_ms: 100,
@@ -101,10 +105,9 @@ pub fn scenario(ask: Ask, seed: u64) -> Options {
         mode: Mode::Datagrams,
         singly: true,
         wire: false,
-        link: LinkModel {
-            loss: Chance::permille(ask.loss_permille),
-            ..LinkModel::with_delay(Delay::Fixed(Micros::from_ms(1)))
-        },
+        // They connect first: a handshake takes its own odds, which the closed form does not know.
+        link: good.clone(),
+        timeline: Some(vec![Fault { at_ms: 0, for_ms: 0, what: lossy }]),
         backoff: Backoff { base_ms: 100, cap_ms: 1_000, jitter_permille: 0 },
         retries: Some(14),
         window: 1 << 20,
