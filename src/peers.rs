@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// How peers are dialled.
 #[derive(Clone)]
@@ -52,20 +53,24 @@ impl Dialer {
         loop {
             match self.dial(&peer, &address).await {
                 Ok(connection) => {
-                    failures = 0;
+                    let begun = Instant::now();
                     self.hold(&peer, &address, connection, &bell).await;
+                    if begun.elapsed() >= Duration::from_millis(self.backoff.cap_ms) {
+                        failures = 0;
+                        continue; // it was there, and is dialled at once
+                    }
+                    tracing::debug!(%peer, %address, failures, "session ended at once");
+                }
+                Err(error) if failures == 0 => {
+                    tracing::info!(%peer, %address, %error, "peer not reached, dialling on");
                 }
                 Err(error) => {
-                    let wait = self.backoff.delay_ms(failures, jitter);
-                    if failures == 0 {
-                        tracing::info!(%peer, %address, %error, "peer not reached, dialling on");
-                    } else {
-                        tracing::debug!(%peer, %address, %error, failures, wait, "peer not reached");
-                    }
-                    failures = failures.saturating_add(1);
-                    tokio::time::sleep(Duration::from_millis(wait)).await;
+                    tracing::debug!(%peer, %address, %error, failures, "peer not reached")
                 }
             }
+            let wait = self.backoff.delay_ms(failures, jitter);
+            failures = failures.saturating_add(1);
+            tokio::time::sleep(Duration::from_millis(wait)).await;
         }
     }
 

@@ -10,9 +10,10 @@
 mod common;
 
 use abhyasa::clock::{Clock, SystemClock};
+use abhyasa::config::QuicConfig;
 use abhyasa::node::{Builder, Node, NodeHandle};
-use abhyasa::tls::ALPN;
-use common::raw::{Raw, best_effort, hello, one};
+use abhyasa::tls::{self, ALPN};
+use common::raw::{Raw, best_effort, hello, identity, one};
 use common::*;
 use proto::ack::{AckStatus, CustodyAck, Reason};
 use proto::frame::{Frame, RefuseCode};
@@ -22,7 +23,7 @@ use proto::store::Table;
 use proto::time::Time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const A_MOMENT: Duration = Duration::from_millis(300);
 
@@ -437,6 +438,25 @@ async fn a_best_effort_duplicate_is_dropped_and_a_restriction_needs_custody() {
     tokio::time::sleep(A_MOMENT).await;
     assert_eq!(weight(node.store(), Role::Receiver, "bob", "k"), Some(600_000_000));
     assert_eq!(granted(node.store(), Role::Receiver, "bob", "s"), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bd1_a_peer_that_hangs_up_at_once_is_dialled_with_backoff() {
+    let world = World::new();
+    let transport = Arc::new(tls::transport(&QuicConfig::default()).unwrap());
+    let server = identity(&world, &id("bob")).server(&[ALPN], transport).unwrap();
+    let bob = quinn::Endpoint::server(server, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let tuning = "quic = { reconnect_base_ms = 100, reconnect_cap_ms = 400 }\n";
+    let peers = peer_toml("bob", Some(bob.local_addr().unwrap()));
+    let _alice = start(world.config("alice", &format!("{tuning}{peers}"))).await;
+    let mut begun = None;
+    for _ in 0..5 {
+        let connection = bob.accept().await.unwrap().await.unwrap();
+        begun.get_or_insert_with(Instant::now);
+        connection.close(1u32.into(), b"not a peer of this node");
+    }
+    // Waits of 100, 200, 400 and 400 ms, each shortened by its jitter.
+    assert!(begun.unwrap().elapsed() >= Duration::from_millis(800), "dialled without a pause");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -75,7 +75,7 @@ impl Tuning {
             reconnect_cap_ms: reconnect_base_ms * r.range(1, 10),
             silent_after_ms: r.range(100, 3_000),
             frame_timeout_ms: r.pick(&[500, 10_000]).unwrap_or(10_000),
-            connections_per_peer_max: r.pick(&[1, 2, 4]).unwrap_or(4),
+            connections_per_peer_max: r.pick(&[2, 3, 4]).unwrap_or(4),
             streams_max: r.pick(&[8, 8, 256]).unwrap_or(256),
             commit_batch_max: r.pick(&[1, 16, 4_096]).unwrap_or(4_096),
             commit_linger_us: r.pick(&[0, 2_000, 10_000, 100_000]).unwrap_or(0),

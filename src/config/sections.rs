@@ -47,8 +47,9 @@ section! {
         silent_after_ms: u64 = 1_000, 10 => WAIT_MS_MAX;
         /// Connections at a time. Further ones are refused in the handshake.
         connections_max: usize = 1_024, 1 => 1_000_000;
-        /// Connections of one peer at a time. The oldest is closed for a further one.
-        connections_per_peer_max: usize = 4, 1 => 64;
+        /// Connections of one peer at a time. The oldest is closed for a further one. With two
+        /// nodes that dial each other, one each way is a need.
+        connections_per_peer_max: usize = 4, 2 => 64;
         /// Streams a peer may have open on one connection, one frame each. It waits for a free
         /// one before it opens another.
         streams_max: u32 = 256, 8 => 65_536;
