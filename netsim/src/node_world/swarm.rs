@@ -43,6 +43,7 @@ pub fn swarm(seed: u64, transfers: u32) -> Options {
     if r.chance(200) {
         options.link.mtu = usize::try_from(r.range(1_200, 1_500)).unwrap_or(1_200);
     }
+    options.bit_rots = 0; // the core world's alone
     let mut timeline = timeline::draw(&options);
     extra(&options, r, &mut timeline);
     timeline.sort_by_key(|fault| fault.at_ms);
