@@ -200,7 +200,7 @@ fn commands_in_the_documents_are_those_of_the_program() {
     let all = Cli::command();
     let mut named = BTreeSet::new();
     let mut wrong = Vec::new();
-    for file in ["README.md", "docs/two-machines.md", "ARCHITECTURE.md"] {
+    for file in ["README.md", "docs/two-machines.md", "docs/simulation.md", "ARCHITECTURE.md"] {
         let text = read(file);
         // In running text a command may stand without its arguments.
         for name in
@@ -216,12 +216,19 @@ fn commands_in_the_documents_are_those_of_the_program() {
                 .iter()
                 .position(|word| word == "--")
                 .filter(|_| words.starts_with(&["cargo".into(), "run".into()]));
+            let words_all = words.clone();
             let words = match own {
                 Some(at) => &words[at..],
                 None if words.first().is_some_and(|word| word == "abhyasa") => &words[..],
                 None => continue,
             };
             let arguments = std::iter::once("abhyasa").chain(words[1..].iter().map(String::as_str));
+            if words_all.iter().any(|word| word == "abhyasa-netsim") {
+                if let Err(error) = netsim::cli::Cli::try_parse_from(arguments) {
+                    wrong.push(format!("{file}: {}: {error}", words.join(" ")));
+                }
+                continue;
+            }
             if let Err(error) = Cli::try_parse_from(arguments) {
                 wrong.push(format!("{file}: {}: {error}", words.join(" ")));
             }
