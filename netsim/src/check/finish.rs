@@ -2,7 +2,7 @@
 
 use super::{Checker, Class};
 use crate::disk::SimStore;
-use proto::record::{Escalation, Intent, IntentState, Reconcile, Terminal};
+use proto::record::{Escalation, Intent, IntentState, Reconcile, Terminal, num_key};
 use proto::store::Table;
 
 /// A node when a run is over.
@@ -77,6 +77,13 @@ impl Checker {
                     .into_iter()
                     .map(|detail| ("BD-1", Class::Safety, node, detail)),
             );
+            let inbox = self.nodes.get(node).into_iter().flat_map(|view| &view.inbox);
+            for (num, id) in inbox {
+                if look.store.value(Table::Escalation, &num_key(*num)).is_none() {
+                    let detail = format!("the escalation of {id} is no longer in the inbox");
+                    broken.push(("AB-4", Class::Safety, node, detail));
+                }
+            }
             // An escalation nobody has seen keeps its outcome.
             let kept =
                 look.store.len(Table::Outcome).saturating_sub(look.store.len(Table::Escalation))
