@@ -11,6 +11,7 @@ mod replay;
 mod run;
 mod size;
 mod study;
+mod shrink;
 
 use crate::check::Class;
 use clap::{Parser, Subcommand};
@@ -34,6 +35,7 @@ enum Command {
     Size(size::SizeArgs),
     Fuzz(fuzz::FuzzArgs),
     Oracle(oracle::OracleArgs),
+    Shrink(shrink::Args),
 }
 
 /// Runs the program.
@@ -46,6 +48,7 @@ pub fn main() -> ExitCode {
         Command::Size(args) => size::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Oracle(args) => oracle::run(&args),
+        Command::Shrink(args) => shrink::shrink_to_file(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

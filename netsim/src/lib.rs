@@ -25,6 +25,7 @@ pub mod report;
 mod run;
 mod scenario;
 pub mod size;
+pub mod shrink;
 mod solo;
 pub mod stats;
 pub mod study;
