@@ -13,6 +13,7 @@ mod observe;
 mod protect;
 mod release;
 mod room;
+mod told;
 
 use crate::disk::SimStore;
 use bytes::Bytes;
@@ -227,6 +228,8 @@ struct NodeView {
     pending_to: BTreeMap<usize, usize>,
     /// Escalations in the inbox, by number.
     inbox: BTreeMap<u64, ObligationId>,
+    /// Escalated obligations it was told are applied, and has not filed.
+    unfiled: BTreeMap<ObligationId, u64>,
 }
 
 /// The checkers of one run.
@@ -268,17 +271,11 @@ impl Checker {
                 commits: 0,
                 pending_to: BTreeMap::new(),
                 inbox: BTreeMap::new(),
+                unfiled: BTreeMap::new(),
             })
             .collect();
         let by_name = nodes.iter().enumerate().map(|(n, node)| (node.name.clone(), n)).collect();
-        Self {
-            bounds,
-            nodes,
-            by_name,
-            healed_at: None,
-            violations: Vec::new(),
-            trace: 0,
-        }
+        Self { bounds, nodes, by_name, healed_at: None, violations: Vec::new(), trace: 0 }
     }
 
     /// What was broken so far.
@@ -343,6 +340,7 @@ impl Checker {
                 }
             }
             node.flights.clear();
+            node.unfiled.clear();
         }
     }
 

@@ -9,9 +9,9 @@ mod oracle;
 mod progress;
 mod replay;
 mod run;
+mod shrink;
 mod size;
 mod study;
-mod shrink;
 
 use crate::check::Class;
 use clap::{Parser, Subcommand};

@@ -152,6 +152,7 @@ fn dc1_a_decline_that_protects_nobody_or_says_what_is_not_so() {
 #[test]
 fn ts1_a_terminal_that_is_not_final() {
     fires(Mutant::LateReopens, &["TS-1"], swarm);
+    fires(Mutant::LateUnfiled, &["TS-1"], swarm);
     fires(Mutant::LateFiledAgain, &["TS-1"], swarm);
 }
 

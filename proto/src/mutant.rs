@@ -56,6 +56,8 @@ pub enum Mutant {
     DeclinePastDeadline,
     /// Lets an `applied` that comes late overwrite an escalation (TS-1).
     LateReopens,
+    /// Does not file an `applied` that comes late (TS-1).
+    LateUnfiled,
     /// Files an `applied` that comes late each time it comes (TS-1).
     LateFiledAgain,
     /// Lets `safe(O)` of an older decision win over a newer one (SG-1).
@@ -96,7 +98,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All there are.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 40] = [
         Self::TakesInadmissible,
         Self::EscalatesBestEffort,
         Self::SkipsPending,
@@ -118,6 +120,7 @@ impl Mutant {
         Self::DeclineIsApplied,
         Self::DeclinePastDeadline,
         Self::LateReopens,
+        Self::LateUnfiled,
         Self::LateFiledAgain,
         Self::IgnoresGuardHere,
         Self::IgnoresGuardThere,

@@ -44,6 +44,7 @@ impl Checker {
         for id in &batch.outcomes_gone {
             if let Some(entry) = view.entries.get_mut(id.as_str()) {
                 entry.forgotten = true;
+                view.unfiled.remove(id);
             }
         }
         for (num, obligation) in &batch.pending {
@@ -254,6 +255,7 @@ impl Checker {
             let Some(entry) = view.entries.get_mut(item.obligation_id.as_str()) else { continue };
             if item.kind == ReconcileKind::LateApplied && item.resolution.is_none() {
                 entry.late_items += 1;
+                view.unfiled.remove(&item.obligation_id);
                 if entry.late_items > 1 || entry.terminal != Some(Terminal::Escalated) {
                     let (id, times) = (&item.obligation_id, entry.late_items);
                     breach(

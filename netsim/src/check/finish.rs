@@ -5,6 +5,9 @@ use crate::disk::SimStore;
 use proto::record::{Escalation, Intent, IntentState, Reconcile, Terminal, num_key};
 use proto::store::Table;
 
+/// How long a node may take to file what it is told too late, in milliseconds.
+const FILE_MS_MAX: u64 = 60_000;
+
 /// A node when a run is over.
 #[derive(Clone, Copy, Debug)]
 pub struct LastLook<'a> {
@@ -77,6 +80,12 @@ impl Checker {
                     .into_iter()
                     .map(|detail| ("BD-1", Class::Safety, node, detail)),
             );
+            let unfiled = self.nodes.get(node).into_iter().flat_map(|view| &view.unfiled);
+            for (id, told_at) in unfiled.filter(|(_, told_at)| **told_at + FILE_MS_MAX < at) {
+                let ms = at - told_at;
+                let detail = format!("{id} was told applied {ms} ms ago, escalated, and not filed");
+                broken.push(("TS-1", Class::Liveness, node, detail));
+            }
             let inbox = self.nodes.get(node).into_iter().flat_map(|view| &view.inbox);
             for (num, id) in inbox {
                 if look.store.value(Table::Escalation, &num_key(*num)).is_none() {

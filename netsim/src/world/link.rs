@@ -212,8 +212,12 @@ impl World {
                 Input::Offers { session, first_ref, items }
             }
             Frame::BestEffort { items } => Input::BestEffort { session, items },
-            Frame::AckRuns(runs) => Input::AckRuns { session, runs },
+            Frame::AckRuns(runs) => {
+                self.checker.acked(self.now, node, peer, other(session), &runs);
+                Input::AckRuns { session, runs }
+            }
             Frame::Acks(acks) | Frame::Answer { acks, .. } => {
+                self.checker.acked_by_id(self.now, node, peer, &acks);
                 let Some(peer) = self.name_of(peer) else { return };
                 Input::Acks { peer, acks }
             }

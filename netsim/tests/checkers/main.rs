@@ -290,6 +290,32 @@ fn a_terminal_that_changes_or_reopens_fires() {
 }
 
 #[test]
+fn an_applied_that_comes_late_and_is_not_filed_fires() {
+    let ack = || {
+        let mut history = History::escalated();
+        history.checker.offered(B, A, SessionId(3), 0, &[obligation("c-1").encode()]);
+        let Output::AckRuns { runs, .. } = ack_of(AckStatus::Applied) else { panic!() };
+        history.checker.acked(T0 + 70_000, A, B, SessionId(3), &runs);
+        history
+    };
+    let solo = Solo::new(Options::quiet(1).settings(0).unwrap());
+    let ends = |mut history: History| {
+        let store = SimStore::default();
+        history.checker.finish(T0 + 200_000, &[look(&solo.custody, &store, false)]);
+        history
+    };
+    ends(ack()).fires("TS-1");
+    let rules = |history: History| {
+        let broken = ends(history).checker.violations().to_vec();
+        broken.iter().filter(|violation| violation.rule == "TS-1").count()
+    };
+    assert_eq!(rules(ack().commit(A, T0 + 70_001, [late_item(1, "c-1")])), 0);
+    let mut restarted = ack();
+    restarted.checker.up(T0 + 70_001, A);
+    assert_eq!(rules(restarted), 0, "what it was told was lost with it");
+}
+
+#[test]
 fn a_guard_that_lets_older_decisions_through_fires() {
     let withheld = CellValue::Authorization { granted: false };
     for (role, node, rule) in [(Role::Principal, A, "SG-1"), (Role::Receiver, B, "SG-2")] {

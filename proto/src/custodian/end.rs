@@ -305,6 +305,8 @@ impl Custodian {
             || (ctx.is(crate::mutant::Mutant::LateFiledAgain)
                 && outcome.late_applied_at.is_some()
                 && verdict.status == AckStatus::Applied);
+        #[cfg(feature = "mutants")]
+        let news = news && !ctx.is(crate::mutant::Mutant::LateUnfiled);
         if !news {
             return Ok(None);
         }
