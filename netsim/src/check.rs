@@ -10,7 +10,10 @@ mod commit;
 mod entries;
 mod finish;
 mod observe;
+mod protect;
 mod release;
+mod room;
+mod told;
 
 use crate::disk::SimStore;
 use bytes::Bytes;
@@ -24,6 +27,7 @@ use proto::settings::WeightBounds;
 use proto::step::SessionId;
 use proto::store::Table;
 use proto::time::Time;
+use room::Flights;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -94,6 +98,14 @@ pub struct Bounds {
     pub outcomes_max: u64,
     /// Outcomes a busy node may keep above that, until it gets round to it.
     pub outcomes_slack: u64,
+    /// Obligations a node may have pending, in all and to one peer.
+    pub pending_max: usize,
+    /// The same, to one peer.
+    pub pending_per_peer_max: usize,
+    /// Offers in flight of a session.
+    pub window: usize,
+    /// Bytes of the same, unless one alone is larger.
+    pub window_bytes: usize,
 }
 
 /// One obligation as seen from outside.
@@ -115,9 +127,17 @@ pub(crate) struct Entry {
     /// How often it was issued anew.
     lives: u32,
     escalations: u32,
+    /// The principal has acknowledged its escalation, or is about to.
+    seen: bool,
     late_items: u32,
     safe_weights: u32,
     offers: u32,
+    /// The session it is in flight on and its bytes, as far as that can be told from outside.
+    flies: Option<(SessionId, usize)>,
+    /// It was deferred, refused or recovered: whether it is in flight cannot be told.
+    flies_unseen: bool,
+    /// Number of the commit of its last attempt.
+    attempted_in: u64,
     /// Sessions of its issuer with its target that came or went while it was pending.
     repeats: u32,
     /// What the receiver's ledger says, or said.
@@ -154,7 +174,8 @@ impl Entry {
     fn forget(&mut self) {
         (self.terminal, self.deadline_at) = (None, None);
         (self.retries, self.offers, self.repeats) = (0, 0, 0);
-        (self.escalations, self.late_items) = (0, 0);
+        (self.escalations, self.late_items, self.seen) = (0, 0, false);
+        (self.flies, self.flies_unseen) = (None, false);
         self.lives += 1;
     }
 
@@ -199,6 +220,16 @@ struct NodeView {
     intents: Hashed<Bytes, ()>,
     /// The last sessions that came or went: when, and with whom.
     sessions: VecDeque<(u64, usize)>,
+    /// Sessions whose offers in flight can be counted from outside.
+    flights: BTreeMap<SessionId, Flights>,
+    /// Commits so far.
+    commits: u64,
+    /// Durably pending transfers, by target.
+    pending_to: BTreeMap<usize, usize>,
+    /// Escalations in the inbox, by number.
+    inbox: BTreeMap<u64, ObligationId>,
+    /// Escalated obligations it was told are applied, and has not filed.
+    unfiled: BTreeMap<ObligationId, u64>,
 }
 
 /// The checkers of one run.
@@ -236,6 +267,11 @@ impl Checker {
                 offered: Hashed::default(),
                 intents: Hashed::default(),
                 sessions: VecDeque::new(),
+                flights: BTreeMap::new(),
+                commits: 0,
+                pending_to: BTreeMap::new(),
+                inbox: BTreeMap::new(),
+                unfiled: BTreeMap::new(),
             })
             .collect();
         let by_name = nodes.iter().enumerate().map(|(n, node)| (node.name.clone(), n)).collect();
@@ -271,9 +307,13 @@ impl Checker {
             ledger_gone: false,
             lives: 1,
             escalations: 0,
+            seen: false,
             late_items: 0,
             safe_weights: 0,
             offers: 0,
+            flies: None,
+            flies_unseen: false,
+            attempted_in: 0,
             repeats: 0,
             ledger: None,
             ledger_until: None,
@@ -296,8 +336,11 @@ impl Checker {
             for id in node.nums.values() {
                 if let Some(entry) = node.entries.get_mut(id.as_str()) {
                     entry.repeats += 1;
+                    entry.flies_unseen = true;
                 }
             }
+            node.flights.clear();
+            node.unfiled.clear();
         }
     }
 
@@ -309,9 +352,10 @@ impl Checker {
     }
 
     /// A session of `node` with `peer` came or went: pending offers may be repeated once.
-    pub fn session(&mut self, at: u64, node: usize, peer: usize) {
+    pub fn session(&mut self, at: u64, node: usize, peer: usize, session: SessionId, up: bool) {
         self.mix(at, node, b"session");
         let Some(node) = self.nodes.get_mut(node) else { return };
+        node.session_flights(peer, session, up);
         node.sessions.push_back((at, peer));
         if node.sessions.len() > SESSIONS_MAX {
             node.sessions.pop_front();
@@ -358,6 +402,13 @@ impl Checker {
         }
         if let Some(detail) = broken {
             self.breach("AB-3", Class::Safety, at, node, detail);
+        }
+    }
+
+    /// A principal is about to acknowledge an escalation of `node`.
+    pub fn acknowledged(&mut self, node: usize, id: &ObligationId) {
+        if let Some(entry) = self.entry(node, id) {
+            entry.seen = true;
         }
     }
 

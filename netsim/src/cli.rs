@@ -9,6 +9,7 @@ mod oracle;
 mod progress;
 mod replay;
 mod run;
+mod shrink;
 mod size;
 mod study;
 
@@ -34,6 +35,7 @@ enum Command {
     Size(size::SizeArgs),
     Fuzz(fuzz::FuzzArgs),
     Oracle(oracle::OracleArgs),
+    Shrink(shrink::Args),
 }
 
 /// Runs the program.
@@ -46,6 +48,7 @@ pub fn main() -> ExitCode {
         Command::Size(args) => size::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Oracle(args) => oracle::run(&args),
+        Command::Shrink(args) => shrink::shrink_to_file(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

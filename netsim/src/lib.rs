@@ -24,6 +24,7 @@ pub mod real;
 pub mod report;
 mod run;
 mod scenario;
+pub mod shrink;
 pub mod size;
 mod solo;
 pub mod stats;

@@ -169,10 +169,12 @@ impl World {
         let mut workload = Workload::new(&self.options);
         let names = (0..self.options.nodes).filter_map(|node| setup::name(node).ok());
         let by_name: BTreeMap<AgentId, usize> = names.zip(0..).collect();
-        while let Some((node, batch)) = workload.next_batch(&self.options, &by_name) {
-            let at = Duration::from_millis(self.rng.below(self.options.faults_ms));
-            let drafts = clients::announce(&self.hub, batch);
-            tokio::spawn(self.outside.clone().issue(Client { node, at, drafts }));
+        while let Some(call) = workload.next_call(&self.options, &by_name) {
+            if !call.drafts.is_empty() {
+                let (node, at) = (call.issuer, Duration::from_millis(call.at_ms));
+                let drafts = clients::announce(&self.hub, call.drafts);
+                tokio::spawn(self.outside.clone().issue(Client { node, at, drafts }));
+            }
         }
     }
 

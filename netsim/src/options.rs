@@ -179,6 +179,10 @@ pub struct Options {
     pub sabotage: Sabotage,
     /// What real nodes are told besides.
     pub tuning: Tuning,
+    /// The rule the nodes break, if any.
+    #[cfg(feature = "mutants")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mutant: Option<proto::mutant::Mutant>,
 }
 
 /// A disk that breaks its word, to see that the checkers notice and the faults are hard enough.
@@ -316,6 +320,8 @@ impl Options {
             outcomes_max: 1_000_000,
             sabotage: Sabotage::Honest,
             tuning: Tuning::default(),
+            #[cfg(feature = "mutants")]
+            mutant: None,
         }
     }
 

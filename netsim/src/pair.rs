@@ -78,7 +78,7 @@ impl Pair {
     /// If the draft cannot be judged.
     pub fn issue_at(&mut self, node: usize, draft: Draft) -> usize {
         let spec = self.spec(node, &draft);
-        let client = self.world.add_client(node, vec![(draft, spec)]);
+        let client = self.world.add_client(node, 0, vec![(draft, spec)]);
         let now = self.world.now();
         self.world.schedule(now, Event::Ask { client });
         client

@@ -234,6 +234,11 @@ impl Options {
                 self.nodes - 1
             ));
         }
+        let last = self.only.as_ref().and_then(|only| only.last());
+        if let Some(last) = last.filter(|last| **last >= self.transfers) {
+            let transfers = self.transfers;
+            return Err(format!("only: there is no obligation {last} of {transfers}, from 0"));
+        }
         let kinds = crate::options::KINDS;
         if let Some(kind) = self.external.iter().find(|kind| !kinds.contains(&kind.as_str())) {
             return Err(format!("external: {kind:?} is none of {kinds:?}"));
@@ -326,6 +331,7 @@ mod tests {
             ("timeline = [{ at_ms = 1, fault = \"crash\", node = 5 }]", "node 5"),
             ("timeline = [{ at_ms = 1, fault = \"meteor\" }]", "meteor"),
             ("external = [\"x\"]", "\"x\" is none of"),
+            ("transfers = 3\nonly = [0, 3]", "no obligation 3 of 3"),
             ("commit_ms_min = 9", "above commit_ms_max"),
             ("backoff = { base_ms = 9, cap_ms = 1, jitter_permille = 0 }", "not from 1 to"),
         ] {

@@ -15,14 +15,33 @@ use std::collections::BTreeMap;
 pub(crate) const TWIN: &str = "~";
 
 /// Issues obligations until its transfers are spent.
+///
+/// Each issue call and each obligation draws from a stream of its own number: leaving some out
+/// changes nothing about the others.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    rng: Rng,
-    numbers: Rng,
     left: u32,
-    count: u64,
+    calls: u64,
+    count: u32,
     shared: BTreeMap<usize, u64>,
 }
+
+/// One issue call.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// Its number, from 0.
+    pub(crate) number: u64,
+    /// The node that issues.
+    pub(crate) issuer: usize,
+    /// When, in milliseconds since the run began.
+    pub(crate) at_ms: u64,
+    /// What it issues; nothing, if all of it is left out.
+    pub(crate) drafts: Vec<(Draft, Spec)>,
+}
+
+/// Streams of issue calls and of obligations.
+const CALLS: u64 = 1 << 40;
+const OBLIGATIONS: u64 = 2 << 40;
 
 /// What an obligation is to say.
 struct Wish {
@@ -31,6 +50,10 @@ struct Wish {
     benign: bool,
     /// Size of the weight change, in thousandths.
     milli: u64,
+    /// Whether it brings its own sequence.
+    numbered: bool,
+    /// A deadline of its own, in seconds.
+    deadline_s: Option<u64>,
 }
 
 impl Wish {
@@ -74,27 +97,27 @@ impl Wish {
 
 impl Workload {
     pub(crate) const fn new(options: &Options) -> Self {
-        let rng = Rng::new(options.seed, 6);
-        Self {
-            rng,
-            numbers: Rng::new(options.seed, 8),
-            left: options.transfers,
-            count: 0,
-            shared: BTreeMap::new(),
-        }
+        Self { left: options.transfers, calls: 0, count: 0, shared: BTreeMap::new() }
     }
 
-    /// Issuer and obligations of the next issue call.
-    pub(crate) fn next_batch(
+    /// The next issue call.
+    pub(crate) fn next_call(
         &mut self,
         options: &Options,
         nodes: &BTreeMap<AgentId, usize>,
-    ) -> Option<(usize, Vec<(Draft, Spec)>)> {
-        let count = self.rng.range(1, options.issue_batch_max).min(self.left.into());
+    ) -> Option<Call> {
+        if self.left == 0 {
+            return None;
+        }
+        let number = self.calls;
+        self.calls += 1;
+        let mut rng = Rng::new(options.seed, CALLS + number);
+        let issuer = usize::try_from(rng.below(nodes.len() as u64)).ok()?;
+        let at_ms = rng.below(options.faults_ms);
+        let count = rng.range(1, options.issue_batch_max).min(self.left.into());
         self.left -= u32::try_from(count).unwrap_or(self.left);
-        let issuer = usize::try_from(self.rng.below(nodes.len() as u64)).ok()?;
-        let drafts: Vec<_> = (0..count).flat_map(|_| self.one(options, nodes, issuer)).collect();
-        (!drafts.is_empty()).then_some((issuer, drafts))
+        let drafts = (0..count).flat_map(|_| self.one(options, nodes, issuer)).collect();
+        Some(Call { number, issuer, at_ms, drafts })
     }
 
     fn one(
@@ -103,13 +126,16 @@ impl Workload {
         nodes: &BTreeMap<AgentId, usize>,
         issuer: usize,
     ) -> Vec<(Draft, Spec)> {
-        let Some((wish, target, id, short)) = self.wish(options, nodes, issuer) else {
+        let number = self.count;
+        let Some((wish, target, id)) = self.wish(options, nodes, issuer) else {
             return Vec::new();
         };
-        let numbered = self.numbers.chance(options.numbered_permille);
-        let mut made = wish.draft(options, nodes, issuer, (target, &id), short);
+        if options.only.as_ref().is_some_and(|only| !only.contains(&number)) {
+            return Vec::new();
+        }
+        let mut made = wish.draft(options, nodes, issuer, (target, &id), wish.deadline_s);
         if let Some((draft, _)) = &mut made {
-            draft.sequence = numbered.then_some(self.count * 10);
+            draft.sequence = wish.numbered.then_some(u64::from(number) * 10 + 10);
         }
         let twin = (options.twin_deadline_s > 0 && !wish.benign).then(|| {
             let id = format!("{id}{TWIN}");
@@ -119,15 +145,16 @@ impl Workload {
         made.into_iter().chain(twin.flatten()).collect()
     }
 
-    /// What the next obligation is to say, to whom, under which id, with which deadline.
+    /// What the next obligation is to say, to whom and under which id.
     fn wish(
         &mut self,
         options: &Options,
         nodes: &BTreeMap<AgentId, usize>,
         issuer: usize,
-    ) -> Option<(Wish, usize, String, Option<u64>)> {
-        let rng = &mut self.rng;
+    ) -> Option<(Wish, usize, String)> {
+        let number = self.count;
         self.count += 1;
+        let rng = &mut Rng::new(options.seed, OBLIGATIONS + u64::from(number));
         let hop = 1 + usize::try_from(rng.below(nodes.len() as u64 - 1)).ok()?;
         let target = (issuer + hop) % nodes.len();
         let id = match rng.below(10) {
@@ -137,20 +164,19 @@ impl Workload {
                 *shared += 1;
                 format!("shared-{shared}")
             }
-            _ => format!("{issuer}-{}", self.count),
+            _ => format!("{issuer}-{number}"),
         };
         let kind = usize::try_from(rng.below(3)).ok()?;
         let key = rng.below(options.keys);
         let name =
             if options.shared_keys { "key" } else { ["scope", "weight", "token"].get(kind)? };
-        let wish = Wish {
-            kind,
-            key: (key > 0 || !options.shared_keys).then(|| format!("{name}-{key}")),
-            benign: rng.chance(options.benign_permille),
-            milli: rng.range(1, 1000),
-        };
-        let short = rng.chance(options.short_permille).then(|| rng.range(1, options.deadline_s));
-        Some((wish, target, id, short))
+        let milli = rng.range(1, 1000);
+        let benign = rng.chance(options.benign_permille);
+        let numbered = rng.chance(options.numbered_permille);
+        let shorter = rng.range(1, options.deadline_s);
+        let deadline_s = rng.chance(options.short_permille).then_some(shorter);
+        let key = (key > 0 || !options.shared_keys).then(|| format!("{name}-{key}"));
+        Some((Wish { kind, key, benign, milli, numbered, deadline_s }, target, id))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The world: virtual time, an event queue, and everything that happens in it.
 
+#[cfg(feature = "mutants")]
+mod careless;
 mod dial;
 mod drive;
 mod handler;
@@ -147,8 +149,6 @@ pub struct World {
     next_ticket: u64,
     handler: Handler,
     pub(crate) workload: Workload,
-    /// Clocks and times of issue.
-    faults: Rng,
     /// When the run began.
     begun: u64,
     timeline: Vec<Fault>,
@@ -213,7 +213,6 @@ impl World {
             next_ticket: 0,
             handler: Handler::new(options.handler, seed),
             workload: Workload::new(&options),
-            faults: Rng::new(seed, 3),
             begun: EPOCH_MS,
             timeline,
             healed: false,
@@ -228,7 +227,8 @@ impl World {
             options,
         };
         for node in 0..world.nodes.len() {
-            let ahead_ms = timeline::clock(&world.options, &mut world.faults);
+            let mut rng = Rng::new(seed, 80_000 + node as u64);
+            let ahead_ms = timeline::clock(&world.options, &mut rng);
             let drift_ppm = timeline::drift(&world.options, node);
             world.set_clock(node, ahead_ms, drift_ppm);
             world.start(node);
@@ -342,16 +342,17 @@ impl World {
 
     /// Lays out the faults and the workload of a run.
     pub(crate) fn plan(&mut self) {
-        let (from, span) = (self.now, self.options.faults_ms);
+        let from = self.now;
         self.begun = from;
         for (fault, begins) in (0..).zip(self.timeline.iter().map(|fault| fault.at_ms)) {
             self.queue.insert((from + begins, self.next_seq), Event::FaultBegins { fault });
             self.next_seq += 1;
         }
-        while let Some((issuer, drafts)) = self.next_batch() {
-            let at = from + self.faults.below(span);
-            let client = self.add_client(issuer, drafts);
-            self.schedule(at, Event::Ask { client });
+        while let Some(call) = self.workload.next_call(&self.options, &self.by_name) {
+            if !call.drafts.is_empty() {
+                let client = self.add_client(call.issuer, call.number, call.drafts);
+                self.schedule(from + call.at_ms, Event::Ask { client });
+            }
         }
     }
 
@@ -484,5 +485,9 @@ pub(crate) fn bounds(options: &Options, timeline: &[Fault]) -> Bounds {
         retention_ms: options.retention_ms,
         outcomes_max: options.outcomes_max,
         outcomes_slack: options.issue_batch_max.max(64),
+        pending_max: options.pending_max,
+        pending_per_peer_max: options.pending_per_peer_max,
+        window: options.window,
+        window_bytes: options.window_bytes,
     }
 }

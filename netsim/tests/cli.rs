@@ -46,3 +46,39 @@ fn a_range_without_seeds_is_refused() {
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("holds no seed"));
 }
+
+fn command(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_netsim")).args(args).output().unwrap()
+}
+
+#[test]
+fn a_broken_seed_is_shrunk_into_a_file_that_breaks_it_again() {
+    let dir = std::env::temp_dir().join(format!("netsim-cli-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (file, small) = (dir.join("broken.toml"), dir.join("small.toml"));
+    let (file, small) = (file.to_str().unwrap(), small.to_str().unwrap());
+    let broken = (0..50).map(|seed| netsim::Options {
+        sabotage: netsim::Sabotage::NoLedger,
+        mode: netsim::Mode::Datagrams,
+        ..netsim::Options::swarm(seed, 40)
+    });
+    let options = broken.into_iter().find(|options| !netsim::run(options).violations.is_empty());
+    std::fs::write(file, options.unwrap().to_toml().unwrap()).unwrap();
+    let out = command(&["shrink", file, "--out", small, "--runs", "300"]);
+    assert_eq!(out.status.code(), Some(129), "{}", text(&out.stderr));
+    assert!(text(&out.stderr).contains(&format!("again: netsim replay {small} --events")));
+    let written = std::fs::read_to_string(small).unwrap();
+    let told = written.lines().next().unwrap().trim_start_matches("# ").to_owned();
+    let out = command(&["replay", small, "--events"]);
+    assert_eq!(out.status.code(), Some(129));
+    let said = text(&out.stdout);
+    assert!(said.lines().any(|line| line.starts_with("trace ")), "{said}");
+    assert!(said.contains(&told), "{told:?} is not in {said}");
+    assert!(said.contains("tells {"), "events are told");
+    let out = command(&["replay", "--seed", "3", "--transfers", "20"]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stdout));
+    let out = command(&["shrink", "--seed", "3", "--transfers", "20", "--out", small]);
+    assert_eq!(out.status.code(), Some(0));
+    assert!(text(&out.stderr).contains("nothing to shrink"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}

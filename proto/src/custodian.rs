@@ -269,6 +269,16 @@ impl Custodian {
                 self.alarms.remove(&(at, num));
                 continue;
             };
+            #[cfg(feature = "mutants")]
+            let due = match due {
+                Due::Exhausted if ctx.is(crate::mutant::Mutant::IgnoresBudget) => Due::Retry,
+                Due::Warning if ctx.is(crate::mutant::Mutant::EscalatesEarly) => Due::Deadline,
+                Due::Deadline if ctx.is(crate::mutant::Mutant::LosesDeadline) => {
+                    self.alarms.remove(&(at, num));
+                    continue;
+                }
+                due => due,
+            };
             match due {
                 Due::Deadline | Due::Exhausted => {
                     // Out of the alarms now, so that the bound above counts each once; the caller
@@ -314,6 +324,10 @@ impl Custodian {
         if let Some(Some(attempt)) = attempt {
             // Durable with the offer it counts, so that no crash refills the budget.
             ctx.put(Table::Attempt, num_key(num), attempt.encode());
+        }
+        #[cfg(feature = "mutants")]
+        if ctx.is(crate::mutant::Mutant::StopsRetrying) {
+            return Ok(());
         }
         let waiting = self
             .transfers

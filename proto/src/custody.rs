@@ -431,6 +431,12 @@ impl Custody {
         self.custodian.next_timeout().into_iter().chain(housekeeping).min()
     }
 
+    /// Breaks a rule from now on.
+    #[cfg(feature = "mutants")]
+    pub const fn mutate(&mut self, mutant: crate::mutant::Mutant) {
+        self.staging.mutant = Some(mutant);
+    }
+
     /// Writes that are handled and not durable yet.
     #[must_use]
     pub fn staged(&self) -> usize {

@@ -14,6 +14,8 @@ mod field;
 pub mod frame;
 pub mod id;
 pub mod limits;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 pub mod obligation;
 pub mod payload;
 pub mod polarity;

@@ -127,6 +127,8 @@ impl Receiver {
             Some(IntentState::Asked) => Some("the handler is asked again after a restart"),
             Some(IntentState::Deferred) | None => None,
         };
+        #[cfg(feature = "mutants")]
+        let why = why.filter(|_| !ctx.is(crate::mutant::Mutant::DeclinesDoubt));
         if let Some(why) = why {
             return Ok(Disposition::Ack(AckStatus::Deferred, Some(Reason::new(why))));
         }
@@ -172,6 +174,10 @@ impl Receiver {
         peer: &AgentId,
         obligation: &Obligation,
     ) -> Result<Option<Disposition>, ReadError> {
+        #[cfg(feature = "mutants")]
+        if ctx.is(crate::mutant::Mutant::AppliesAgain) {
+            return Ok(None);
+        }
         let Some(ledger) = ledger_of(ctx, peer, &obligation.id)? else { return Ok(None) };
         if ledger.digest != obligation.digest() {
             // Acking it `applied` would attest something that was never applied.
@@ -214,6 +220,10 @@ impl Receiver {
             return Ok(false);
         }
         let load = self.peers.entry(peer.clone()).or_default();
+        #[cfg(feature = "mutants")]
+        if ctx.is(crate::mutant::Mutant::BestEffortAgain) {
+            load.seen.clear();
+        }
         if !load.admits(ctx.now, rules, item.len() as u64)
             || expired(ctx, settings, &obligation)
             || !load.first_sight(&obligation.id, settings.best_effort_window)
@@ -272,6 +282,10 @@ impl Receiver {
 /// rather than apply late.
 //= DL-1
 fn expired(ctx: &Ctx<'_>, settings: &Settings, obligation: &Obligation) -> bool {
+    #[cfg(feature = "mutants")]
+    if ctx.is(crate::mutant::Mutant::AppliesLate) {
+        return false;
+    }
     ctx.now.after_ms(settings.clock_skew_ms_max) >= obligation.deadline_at()
 }
 
@@ -327,6 +341,8 @@ fn record(
 fn forget_later(ctx: &mut Ctx<'_>, settings: &Settings, obligation: &Obligation, key: Bytes) {
     let forget_at = obligation.deadline_at().after_ms(settings.clock_skew_ms_max);
     let bucket = forget_at.max(ctx.now).as_ms() / EXPIRY_BUCKET_MS + 1;
+    #[cfg(feature = "mutants")]
+    let bucket = if ctx.is(crate::mutant::Mutant::LedgerForgets) { 0 } else { bucket };
     ctx.step.expiring.entry(bucket).or_default().push(key);
 }
 

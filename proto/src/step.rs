@@ -310,6 +310,8 @@ pub(crate) struct Staging {
     flying: VecDeque<(u64, Vec<(Table, Bytes)>)>,
     cells: Map<Option<Bytes>>,
     next_generation: u64,
+    #[cfg(feature = "mutants")]
+    pub(crate) mutant: Option<crate::mutant::Mutant>,
 }
 
 impl Staging {
@@ -386,6 +388,10 @@ pub(crate) struct Ctx<'a> {
 impl Ctx<'_> {
     pub(crate) fn get(&self, table: Table, key: &Bytes) -> Result<Option<Bytes>, ReadError> {
         debug_assert!(table.read_while_staged(), "{table:?} is not staged");
+        #[cfg(feature = "mutants")]
+        if self.is(crate::mutant::Mutant::OverlooksStaged) {
+            return self.store.get(table, key);
+        }
         match self.staging.get(table, key) {
             Some(value) => Ok(value),
             None => self.store.get(table, key),
@@ -418,6 +424,10 @@ impl Ctx<'_> {
     }
 
     fn write(&mut self, table: Table, key: Bytes, value: Option<Bytes>) {
+        #[cfg(feature = "mutants")]
+        if self.staging.skips(table, &key, value.as_ref()) {
+            return;
+        }
         if table.read_while_staged() {
             self.staging.put(table, key.clone(), value.clone());
         }

@@ -179,15 +179,11 @@ impl Sim {
         let names: BTreeMap<AgentId, usize> = (0..options.nodes)
             .filter_map(|n| Some((AgentId::new(&Options::name(n)).ok()?, n)))
             .collect();
-        let mut times = Rng::new(options.seed, 3);
-        for _ in 0..options.nodes {
-            clock(&options, &mut times);
-        }
         let mut workload = Workload::new(&Options { twin_deadline_s: 0, ..options.clone() });
-        while let Some((issuer, drafts)) = workload.next_batch(&options, &names) {
-            let at = self.from() + times.below(options.faults_ms);
+        while let Some(issue) = workload.next_call(&options, &names) {
+            let (issuer, at) = (issue.issuer, self.from() + issue.at_ms);
             let mut call = Vec::new();
-            for (draft, spec) in drafts {
+            for (draft, spec) in issue.drafts {
                 let deadline_s = draft.deadline_seconds.unwrap_or(options.deadline_s);
                 if !spec.admissible || draft.id.as_str().ends_with(crate::workload::TWIN) {
                     continue;

@@ -19,7 +19,10 @@ pub(super) struct Batch {
     pub(super) attempts: Vec<(u64, Attempt)>,
     pub(super) outcomes: BTreeMap<ObligationId, Outcome>,
     pub(super) outcomes_gone: Vec<ObligationId>,
-    pub(super) escalations: BTreeMap<ObligationId, Escalation>,
+    /// By id, with the number they are filed under.
+    pub(super) escalations: BTreeMap<ObligationId, (u64, Escalation)>,
+    pub(super) escalations_twice: Vec<ObligationId>,
+    pub(super) escalations_gone: Vec<u64>,
     pub(super) cells: Vec<(Bytes, Role, AgentId, Cell)>,
     /// Ids with a withheld principal cell.
     pub(super) withheld: Hashed<ObligationId, ()>,
@@ -67,8 +70,12 @@ impl Batch {
             }
             (Table::Escalation, Some(value)) => {
                 let item: Escalation = serde_json::from_slice(value).map_err(text)?;
-                self.escalations.insert(item.obligation_id.clone(), item);
+                let (id, num) = (item.obligation_id.clone(), num()?);
+                if self.escalations.insert(id.clone(), (num, item)).is_some_and(|(n, _)| n != num) {
+                    self.escalations_twice.push(id);
+                }
             }
+            (Table::Escalation, None) => self.escalations_gone.push(num()?),
             (Table::Cell, Some(value)) => {
                 let (role, agent, ..) = split_cell_key(&write.key).ok_or("bad key")?;
                 let cell = Cell::decode(value).map_err(text)?;

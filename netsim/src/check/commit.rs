@@ -1,6 +1,7 @@
 //! Rules of what becomes durable, one commit at a time.
 
 use super::batch::Batch;
+use super::protect::unprotected;
 use super::{Checker, Class};
 use proto::ack::AckStatus;
 use proto::polarity::Change;
@@ -39,9 +40,11 @@ impl Checker {
     ) {
         let Some(view) = self.nodes.get_mut(node) else { return };
         let mut breach = |rule, detail| broken.push((rule, Class::Safety, detail));
+        view.commits += 1;
         for id in &batch.outcomes_gone {
             if let Some(entry) = view.entries.get_mut(id.as_str()) {
                 entry.forgotten = true;
+                view.unfiled.remove(id);
             }
         }
         for (num, obligation) in &batch.pending {
@@ -75,6 +78,9 @@ impl Checker {
             let met = |met: &&(u64, usize)| met.0 >= since && met.1 == entry.spec.target;
             entry.repeats =
                 u32::try_from(view.sessions.iter().filter(met).count()).unwrap_or(u32::MAX);
+            if entry.pending.is_none() {
+                *view.pending_to.entry(entry.spec.target).or_default() += 1;
+            }
             entry.pending = Some(*num);
             entry.issued_at = at;
             entry.deadline_at = Some(obligation.deadline_at());
@@ -95,6 +101,9 @@ impl Checker {
                 );
             }
             entry.retries = attempt.retries;
+            entry.flies_unseen |= attempt.deferred;
+            entry.attempted_in = view.commits;
+            entry.lands(&mut view.flights);
         }
         for num in &batch.unpending {
             match view.nums.remove(num) {
@@ -107,6 +116,7 @@ impl Checker {
             }
         }
         let up_since = view.up_since;
+        let mut ended = Vec::with_capacity(batch.outcomes.len());
         for (id, outcome) in &batch.outcomes {
             let Some(entry) = view.entries.get_mut(id.as_str()) else {
                 breach("TS-1", format!("an outcome of {id}, which nobody asked for"));
@@ -124,8 +134,13 @@ impl Checker {
             if entry.pending.take().is_none() {
                 breach("TS-1", format!("{id} ended without having been pending"));
             }
+            entry.lands(&mut view.flights);
+            if let Some(count) = view.pending_to.get_mut(&entry.spec.target) {
+                *count = count.saturating_sub(1);
+            }
             entry.terminal = Some(outcome.terminal);
             entry.ended_at = at;
+            ended.push((id, outcome));
             let coalesced =
                 outcome.reason.as_ref().is_some_and(|r| r.as_str().starts_with("superseded by"));
             match outcome.terminal {
@@ -174,7 +189,24 @@ impl Checker {
                 return;
             }
         }
-        for (id, item) in &batch.escalations {
+        for (id, outcome) in ended {
+            if let Some((rule, detail)) = unprotected(view, batch, id, outcome) {
+                breach(rule, detail);
+            }
+        }
+        for num in &batch.escalations_gone {
+            let unseen = view
+                .inbox
+                .remove(num)
+                .filter(|id| view.entries.get(id.as_str()).is_some_and(|entry| !entry.seen));
+            if let Some(id) = unseen {
+                breach("AB-4", format!("the escalation of {id} went, and nobody has seen it"));
+            }
+        }
+        for id in &batch.escalations_twice {
+            breach("AB-4", format!("two escalations of {id} in one commit"));
+        }
+        for (id, (num, item)) in &batch.escalations {
             let Some(entry) = view.entries.get_mut(id.as_str()) else {
                 breach("AB-4", format!("an escalation of {id}, which nobody asked for"));
                 continue;
@@ -182,7 +214,9 @@ impl Checker {
             if !entry.spec.admissible {
                 breach("AC-1", format!("best effort escalated: {id}"));
             }
+            view.inbox.insert(*num, id.clone());
             if (item.acknowledged_at_ms.is_some() || item.outlived) && entry.escalations == 1 {
+                entry.seen |= item.acknowledged_at_ms.is_some();
                 continue;
             }
             entry.escalations += 1;
@@ -206,10 +240,22 @@ impl Checker {
                 );
             }
         }
+        if !batch.pending.is_empty() {
+            let pending = view.nums.len();
+            if pending > self.bounds.pending_max {
+                let max = self.bounds.pending_max;
+                breach("BD-1", format!("{pending} obligations are pending, {max} allowed"));
+            }
+            let max = self.bounds.pending_per_peer_max;
+            for (peer, count) in view.pending_to.iter().filter(|(_, count)| **count > max) {
+                breach("BD-1", format!("{count} obligations are pending to {peer}, {max} allowed"));
+            }
+        }
         for item in &batch.reconcile {
             let Some(entry) = view.entries.get_mut(item.obligation_id.as_str()) else { continue };
             if item.kind == ReconcileKind::LateApplied && item.resolution.is_none() {
                 entry.late_items += 1;
+                view.unfiled.remove(&item.obligation_id);
                 if entry.late_items > 1 || entry.terminal != Some(Terminal::Escalated) {
                     let (id, times) = (&item.obligation_id, entry.late_items);
                     breach(

@@ -31,6 +31,10 @@ impl Entries {
         self.list.get(number as usize)
     }
 
+    pub(super) fn numbered_mut(&mut self, number: u32) -> Option<&mut Entry> {
+        self.list.get_mut(number as usize)
+    }
+
     pub(super) fn get(&self, id: &str) -> Option<&Entry> {
         self.list.get(*self.index.get(id)? as usize)
     }

@@ -2,8 +2,11 @@
 
 use super::{Checker, Class};
 use crate::disk::SimStore;
-use proto::record::{Escalation, Intent, IntentState, Reconcile, Terminal};
+use proto::record::{Escalation, Intent, IntentState, Reconcile, Terminal, num_key};
 use proto::store::Table;
+
+/// How long a node may take to file what it is told too late, in milliseconds.
+const FILE_MS_MAX: u64 = 60_000;
 
 /// A node when a run is over.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +80,19 @@ impl Checker {
                     .into_iter()
                     .map(|detail| ("BD-1", Class::Safety, node, detail)),
             );
+            let unfiled = self.nodes.get(node).into_iter().flat_map(|view| &view.unfiled);
+            for (id, told_at) in unfiled.filter(|(_, told_at)| **told_at + FILE_MS_MAX < at) {
+                let ms = at - told_at;
+                let detail = format!("{id} was told applied {ms} ms ago, escalated, and not filed");
+                broken.push(("TS-1", Class::Liveness, node, detail));
+            }
+            let inbox = self.nodes.get(node).into_iter().flat_map(|view| &view.inbox);
+            for (num, id) in inbox {
+                if look.store.value(Table::Escalation, &num_key(*num)).is_none() {
+                    let detail = format!("the escalation of {id} is no longer in the inbox");
+                    broken.push(("AB-4", Class::Safety, node, detail));
+                }
+            }
             // An escalation nobody has seen keeps its outcome.
             let kept =
                 look.store.len(Table::Outcome).saturating_sub(look.store.len(Table::Escalation))

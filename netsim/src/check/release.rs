@@ -6,13 +6,17 @@ use proto::event::Event;
 use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
 use proto::record::{Terminal, issued_key};
-use proto::step::Output;
+use proto::step::{Output, SessionId};
 
 impl Checker {
     /// `output` left `node` at world time `at`.
     pub fn released(&mut self, at: u64, node: usize, output: &Output) {
         let broken = match output {
-            Output::Offers { items, .. } => self.offers_out(node, items),
+            Output::Offers { session, items, .. } => {
+                let broken = self.offers_out(node, *session, items);
+                self.window_rule(at, node, *session);
+                broken
+            }
             Output::AckRuns { session, runs } => {
                 let mut broken = Vec::new();
                 let Some(view) = self.nodes.get(node) else { return };
@@ -96,6 +100,15 @@ impl Checker {
             Output::Event(Event::Terminal { obligation_id, outcome, .. }) => {
                 self.ended(node, obligation_id, *outcome)
             }
+            Output::Event(Event::Received { issuer, obligation_id, status, .. })
+                if status.is_final() =>
+            {
+                let issuer = self.by_name.get(issuer).copied().unwrap_or(usize::MAX);
+                let entry = self.entry_of(issuer, obligation_id.as_str());
+                let wrong = entry.is_some_and(|entry| entry.ledger != Some(*status));
+                let told = || format!("{obligation_id} is told as {status}, not in the ledger");
+                wrong.then(|| ("PS-1", told())).into_iter().collect()
+            }
             Output::Event(Event::Escalated(item)) => {
                 self.ended(node, &item.obligation_id, Terminal::Escalated)
             }
@@ -125,7 +138,12 @@ impl Checker {
         vec![("PS-1", format!("{id} is told to have ended {told:?}, durable is {durable:?}"))]
     }
 
-    fn offers_out(&mut self, node: usize, items: &[bytes::Bytes]) -> Vec<(&'static str, String)> {
+    fn offers_out(
+        &mut self,
+        node: usize,
+        session: SessionId,
+        items: &[bytes::Bytes],
+    ) -> Vec<(&'static str, String)> {
         let mut broken = Vec::new();
         let Some(view) = self.nodes.get_mut(node) else { return broken };
         for item in items {
@@ -134,7 +152,10 @@ impl Checker {
                 continue;
             };
             match view.entries.get_mut(id) {
-                Some(entry) if entry.custody() => entry.offers += 1,
+                Some(entry) if entry.custody() => {
+                    entry.offers += 1;
+                    entry.takes_off(&mut view.flights, view.commits, session, item.len());
+                }
                 _ => broken.push(("PS-1", format!("{id} was offered before it was durable"))),
             }
         }

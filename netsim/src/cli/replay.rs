@@ -29,18 +29,21 @@ pub(crate) struct Args {
     about: Option<String>,
 }
 
-impl Args {
-    fn options(&self) -> anyhow::Result<Options> {
-        match (&self.file, self.seed) {
-            (_, Some(seed)) => Ok(Options::swarm(seed, self.transfers)),
-            (Some(file), None) => super::run::scenario(file),
-            (None, None) => bail!("name a scenario file, or a seed: --seed 1"),
-        }
+/// The options of a scenario file, or of the swarm run of a seed.
+pub(super) fn options(
+    file: Option<&str>,
+    seed: Option<u64>,
+    transfers: u32,
+) -> anyhow::Result<Options> {
+    match (file, seed) {
+        (_, Some(seed)) => Ok(Options::swarm(seed, transfers)),
+        (Some(file), None) => super::run::scenario(file),
+        (None, None) => bail!("name a scenario file, or a seed: --seed 1"),
     }
 }
 
 pub(super) fn run_again(args: &Args) -> anyhow::Result<ExitCode> {
-    let options = args.options()?;
+    let options = options(args.file.as_deref(), args.seed, args.transfers)?;
     let (report, log) =
         if args.events { run_logged(&options) } else { (run(&options), Vec::new()) };
     let mut out = std::io::stdout().lock();

@@ -126,6 +126,8 @@ impl Options {
             outcomes_max: r.pick(&[1_000_000, 1_000_000, 20]).unwrap_or(1_000_000),
             sabotage: Sabotage::Honest,
             tuning: Tuning::default(),
+            #[cfg(feature = "mutants")]
+            mutant: None,
         }
     }
 }

@@ -173,7 +173,7 @@ impl World {
             let heard_at = self.now;
             let end = End { node, peer, heard_at, of, lost_since: None, lost_bytes: 0 };
             self.ends.insert(session, end);
-            self.checker.session(self.now, node, peer);
+            self.checker.session(self.now, node, peer, session, true);
             let Some(id) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
             let window = self.options.window;
             self.input(node, proto::custody::Input::SessionUp { session, peer: id, window });

@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 impl World {
     /// Gives a node an input, if it is up.
     pub(crate) fn input(&mut self, n: usize, input: Input) {
+        if let Input::AckEscalation { id, .. } = &input {
+            self.checker.acknowledged(n, id);
+        }
         if let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) {
             live.inbox.push_back(input);
             self.pump_soon(n);
@@ -24,6 +27,9 @@ impl World {
 
     /// Gives a node a local call, if it is up. It waits until the pending set is loaded.
     pub(crate) fn call(&mut self, n: usize, input: Input) -> bool {
+        if let Input::AckEscalation { id, .. } = &input {
+            self.checker.acknowledged(n, id);
+        }
         let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) else {
             return false;
         };
@@ -127,6 +133,10 @@ impl World {
     pub(super) fn commit_done(&mut self, n: usize) {
         let flight = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()?.flights.pop_front());
         let Some(Flight { step, clock, fate }) = flight else { return };
+        #[cfg(feature = "mutants")]
+        if self.careless(n, fate) {
+            return self.release_carelessly(n, step, clock, fate);
+        }
         if fate != Fate::Durable {
             if fate == Fate::Kept {
                 let sync = step.needs_sync();
@@ -185,6 +195,7 @@ impl World {
     pub(super) fn durable(&mut self, n: usize, clock: Time, sync: bool, step: Step) -> Vec<Output> {
         let (now, checker, sabotage) = (self.now, &mut self.checker, self.options.sabotage);
         let Some(node) = self.nodes.get_mut(n) else { return Vec::new() };
+        let told = node.clock(now);
         let store = &mut node.store;
         let outputs = step.commit(|writes| {
             match sabotage {
@@ -195,6 +206,7 @@ impl World {
                     store.apply(&kept.cloned().collect::<Vec<_>>(), sync);
                 }
             }
+            checker.clock(n, told);
             checker.committed(now, n, clock, writes);
             Ok::<(), std::convert::Infallible>(())
         });
@@ -205,7 +217,7 @@ impl World {
     }
 
     /// Does what an output asks for.
-    fn act(&mut self, n: usize, output: Output) {
+    pub(super) fn act(&mut self, n: usize, output: Output) {
         match output {
             Output::Offers { session, first_ref, items } => {
                 let mut first = first_ref;

@@ -185,6 +185,10 @@ impl World {
 
     /// A stream repeats what was lost of a frame, as long as its session lives.
     pub(super) fn resend(&mut self, session: SessionId, mut parcel: Box<Parcel>) {
+        let sender = self.ends.get(&session).map(|end| end.node);
+        if let Some(until) = sender.and_then(|node| self.paused(node)) {
+            return self.schedule(until, Event::Resend { session, parcel });
+        }
         parcel.ready_at = parcel.ready_at.max(self.now);
         self.route(session, parcel);
     }
@@ -208,14 +212,19 @@ impl World {
                 Input::Offers { session, first_ref, items }
             }
             Frame::BestEffort { items } => Input::BestEffort { session, items },
-            Frame::AckRuns(runs) => Input::AckRuns { session, runs },
+            Frame::AckRuns(runs) => {
+                self.checker.acked(self.now, node, peer, other(session), &runs);
+                Input::AckRuns { session, runs }
+            }
             Frame::Acks(acks) | Frame::Answer { acks, .. } => {
+                self.checker.acked_by_id(self.now, node, peer, &acks);
                 let Some(peer) = self.name_of(peer) else { return };
                 Input::Acks { peer, acks }
             }
             Frame::Query { query_ref, ids } => Input::Query { session, query_ref, ids },
             Frame::Probe { nonce, id } => Input::Probe { session, nonce, id },
             Frame::Refuse { refs, code, retry_after_ms, .. } => {
+                self.checker.refused(node, peer, other(session), &refs);
                 Input::Refused { session, refs, code, retry_after_ms }
             }
             Frame::Hello { .. } | Frame::ProbeReply { .. } => return,
@@ -243,7 +252,7 @@ impl World {
         }
         let Some(end) = self.ends.remove(&session) else { return };
         self.note(Some(end.node), || format!("session {} with {} is down", session.0, end.peer));
-        self.checker.session(self.now, end.node, end.peer);
+        self.checker.session(self.now, end.node, end.peer, session, false);
         self.input(end.node, Input::SessionDown { session });
         if self.ends.contains_key(&other(session)) {
             let at = self.now + self.drawn(session, 2).range(0, self.options.idle_ms);

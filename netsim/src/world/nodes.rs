@@ -47,6 +47,14 @@ impl World {
             Ok(custody) => custody,
             Err(error) => return self.unreadable(n, &error),
         };
+        #[cfg(feature = "mutants")]
+        let custody = {
+            let mut custody = custody;
+            if let Some(mutant) = self.options.mutant {
+                custody.mutate(mutant);
+            }
+            custody
+        };
         node.life += 1;
         node.live = Some(Live {
             custody,

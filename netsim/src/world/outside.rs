@@ -22,6 +22,8 @@ const FULL_MAX: u32 = 40;
 #[derive(Debug)]
 pub(crate) struct Client {
     node: usize,
+    /// Number of the call.
+    number: u64,
     drafts: Vec<Draft>,
     answered: bool,
     full: u32,
@@ -42,20 +44,28 @@ impl Client {
 
 impl World {
     /// A client that will issue `drafts` at `node`.
-    pub(crate) fn add_client(&mut self, node: usize, drafts: Vec<(Draft, Spec)>) -> usize {
+    pub(crate) fn add_client(
+        &mut self,
+        node: usize,
+        number: u64,
+        drafts: Vec<(Draft, Spec)>,
+    ) -> usize {
         let mut asked = Vec::with_capacity(drafts.len());
         for (draft, spec) in drafts {
             self.checker.asked(spec);
             asked.push(draft);
         }
-        let client =
-            Client { node, drafts: asked, answered: false, full: 0, again: 0, last: Vec::new() };
+        let client = Client {
+            node,
+            number,
+            drafts: asked,
+            answered: false,
+            full: 0,
+            again: 0,
+            last: Vec::new(),
+        };
         self.clients.push(client);
         self.clients.len() - 1
-    }
-
-    pub(super) fn next_batch(&mut self) -> Option<(usize, Vec<(Draft, Spec)>)> {
-        self.workload.next_batch(&self.options, &self.by_name)
     }
 
     /// The results of a client's last answer, once it has one.
@@ -86,10 +96,10 @@ impl World {
 
     pub(super) fn answered(&mut self, node: usize, ticket: Ticket, results: &[IssueResult]) {
         let Some(n) = self.tickets.remove(&ticket) else { return };
-        let mut rng = Rng::new(self.options.seed, 2 << 40 | n as u64);
-        let again_too = rng.chance(self.options.reissue_permille);
-        let after = rng.range(1, 30_000);
         let Some(client) = self.clients.get_mut(n) else { return };
+        let mut rng = Rng::new(self.options.seed, 3 << 40 | client.number);
+        let after = rng.range(1, 30_000);
+        let again_too = rng.chance(self.options.reissue_permille);
         let full = results.iter().any(|result| matches!(result, Err(IssueError::Full { .. })));
         if full && client.full < FULL_MAX {
             client.full += 1;

@@ -54,16 +54,27 @@ pub(crate) fn pending(num: u64, id: &'static str) -> Write {
 }
 
 pub(crate) fn ended(num: u64, id: &str, terminal: Terminal, at: u64) -> [Write; 2] {
+    ended_of(num, id, BELIEF, terminal, at, None)
+}
+
+pub(crate) fn ended_of(
+    num: u64,
+    id: &str,
+    kind: &str,
+    terminal: Terminal,
+    at: u64,
+    sequence: Option<u64>,
+) -> [Write; 2] {
     let outcome = Outcome {
         terminal,
         num,
-        kind: Kind::new(BELIEF).unwrap(),
+        kind: Kind::new(kind).unwrap(),
         target: agent("b"),
         at: Time::from_ms(at),
         created_at: Time::from_ms(T0),
         deadline_at: Time::from_ms(T0 + 60_000),
         retries: 0,
-        sequence: None,
+        sequence,
         digest: 0,
         reason: None,
         late_applied_at: None,
@@ -118,8 +129,12 @@ pub(crate) fn escalation(num: u64, id: &'static str, applied: bool) -> Write {
 }
 
 pub(crate) fn late_item(number: u64, id: &str) -> Write {
+    reconcile(number, ReconcileKind::LateApplied, id)
+}
+
+pub(crate) fn reconcile(number: u64, kind: ReconcileKind, id: &str) -> Write {
     let item = Reconcile {
-        kind: ReconcileKind::LateApplied,
+        kind,
         obligation_id: oid(id),
         agent: agent("b"),
         at_ms: T0,
@@ -142,6 +157,10 @@ impl History {
             retention_ms: 1_000_000,
             outcomes_max: 10,
             outcomes_slack: 0,
+            pending_max: 4,
+            pending_per_peer_max: 3,
+            window: 2,
+            window_bytes: 10_000,
         };
         let mut checker = Checker::new(bounds, [agent("a"), agent("b")]);
         checker.up(T0, A);
@@ -159,7 +178,8 @@ impl History {
     }
 
     pub(crate) fn asks(&mut self, id: &str, admissible: bool, external: bool, change: Change) {
-        let key = GovernedKey::new("route").unwrap();
+        let set = matches!(change, Change::Authorization { .. });
+        let key = GovernedKey::new(if set { "calendar" } else { "route" }).unwrap();
         self.checker.asked(Spec {
             issuer: A,
             id: oid(id),

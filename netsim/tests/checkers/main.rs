@@ -10,13 +10,13 @@ use common::*;
 use history::*;
 use netsim::check::{Class, LastLook};
 use netsim::{Mode, Options, Sabotage, SimStore, Solo, run};
-use proto::ack::AckStatus;
+use proto::ack::{AckStatus, RefRange};
 use proto::custody::Custody;
 use proto::event::Event;
 use proto::id::Kind;
 use proto::obligation::Obligation;
 use proto::polarity::Change;
-use proto::record::{Attempt, CellValue, Role, Terminal, issued_key, num_key};
+use proto::record::{Attempt, CellValue, ReconcileKind, Role, Terminal, issued_key, num_key};
 use proto::step::{Output, SessionId, Ticket};
 use proto::store::Table;
 use proto::time::Time;
@@ -165,6 +165,119 @@ fn a_safe_action_that_is_missing_or_applied_twice_fires() {
 }
 
 #[test]
+fn an_ending_that_leaves_the_principal_unprotected_fires() {
+    let deadline = T0 + 60_000;
+    let escalated = || {
+        ended(1, "c-1", Terminal::Escalated, deadline)
+            .into_iter()
+            .chain([escalation(1, "c-1", false)])
+    };
+    let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
+    history().commit(A, deadline, escalated()).fires("AB-4");
+    let declined = || ended(1, "c-1", Terminal::Declined, T0 + 10);
+    history().commit(A, T0 + 10, declined()).fires("DC-1");
+    let safe = cell(Role::Principal, "c-1", BELIEF, weight(0.25), None);
+    history().commit(A, T0 + 10, declined().into_iter().chain([safe])).holds();
+    let asked = reconcile(1, ReconcileKind::DeclineSurfaced, "c-1");
+    history().commit(A, T0 + 10, declined().into_iter().chain([asked])).holds();
+}
+
+#[test]
+fn a_newer_decision_protects_and_an_older_one_does_not() {
+    let withheld = CellValue::Authorization { granted: false };
+    let ending = |newer: Option<u64>| {
+        let mut history = History::new();
+        for id in ["r-1", "r-2"] {
+            history.asks(id, true, false, Change::Authorization { granted: false });
+        }
+        let item = pending_of(&Offered::new("r-1", T0).sequence(5).to("b"));
+        let issued = [
+            put(Table::Pending, num_key(1), item),
+            cell(Role::Principal, "r-1", CONSENT, withheld, Some(5)),
+        ];
+        let mut history = history.commit(A, T0, issued);
+        if let Some(sequence) = newer {
+            let later = cell(Role::Principal, "r-2", CONSENT, withheld, Some(sequence));
+            history = history.commit(A, T0 + 1, [later]);
+        }
+        history.commit(
+            A,
+            T0 + 10,
+            ended_of(1, "r-1", CONSENT, Terminal::Declined, T0 + 10, Some(5)),
+        )
+    };
+    ending(Some(6)).holds();
+    ending(None).fires("DC-1");
+}
+
+#[test]
+fn an_inbox_that_forgets_what_nobody_has_seen_fires() {
+    let gone = || [remove(Table::Escalation, num_key(1))];
+    History::escalated().commit(A, T0 + 70_000, gone()).fires("AB-4");
+    let mut history = History::escalated();
+    history.checker.acknowledged(A, &oid("c-1"));
+    history.commit(A, T0 + 70_000, gone()).holds();
+    let both = [escalation(1, "c-2", false), escalation(2, "c-2", false)];
+    History::new().commit(A, T0, both).fires("AB-4");
+    // What was filed and is not there at the end.
+    let solo = Solo::new(Options::quiet(1).settings(0).unwrap());
+    let mut history = History::escalated().holds();
+    history.checker.finish(T0 + 70_000, &[look(&solo.custody, &SimStore::default(), false)]);
+    history.fires("AB-4");
+}
+
+#[test]
+fn more_pending_or_in_flight_than_there_is_room_for_fires() {
+    let issued = || {
+        let mut history = History::new();
+        history.checker.session(T0, A, B, SessionId(2), true);
+        for id in ["d-1", "d-2", "d-3", "d-4"] {
+            let lower = Weight::from_f64(-0.25).unwrap();
+            history.asks(id, true, false, Change::Weight { delta: lower });
+        }
+        let three = [pending(1, "d-1"), pending(2, "d-2"), pending(3, "d-3")];
+        history.commit(A, T0, three).holds()
+    };
+    issued().commit(A, T0, [pending(4, "d-4")]).fires("BD-1");
+    let offered = |history: History, at: u64, ids: &[&'static str]| {
+        let items: Vec<Obligation> = ids.iter().map(|id| obligation(id)).collect();
+        history.release(A, at, &offers_of(&items))
+    };
+    let two = || offered(issued(), T0 + 1, &["d-1", "d-2"]).holds();
+    offered(two(), T0 + 2, &["d-1"]).holds(); // the same again takes no more room
+    offered(two(), T0 + 2, &["d-3"]).fires("BD-1");
+    // A durable attempt gives the place of the last one up; so does a session that went.
+    let attempt = put(Table::Attempt, num_key(1), Attempt { retries: 1, deferred: false }.encode());
+    offered(two().commit(A, T0 + 2, [attempt]), T0 + 3, &["d-3"]).holds();
+    let mut history = two();
+    history.checker.session(T0 + 2, A, B, SessionId(4), false);
+    offered(history, T0 + 3, &["d-3"]).holds();
+    // So does a refusal, as far as the peer got the offers.
+    let mut history = two();
+    let items = [obligation("d-1").encode(), obligation("d-2").encode()];
+    history.checker.offered(B, A, SessionId(3), 0, &items);
+    history.checker.refused(A, B, SessionId(3), &[RefRange { first: 0, count: 1 }]);
+    offered(history, T0 + 3, &["d-3"]).holds();
+}
+
+#[test]
+fn what_is_told_as_received_and_is_not_in_the_ledger_fires() {
+    let told = |status| {
+        Output::Event(Event::Received {
+            issuer: agent("a"),
+            obligation_id: oid("c-1"),
+            kind: Kind::new(BELIEF).unwrap(),
+            status,
+            reason: None,
+        })
+    };
+    let history = || History::new().commit(A, T0, [pending(1, "c-1")]);
+    history().release(B, T0, &told(AckStatus::Applied)).fires("PS-1");
+    history().release(B, T0, &told(AckStatus::Deferred)).holds();
+    History::applied().release(B, T0 + 20, &told(AckStatus::Applied)).holds();
+}
+
+#[test]
 fn a_terminal_that_changes_or_reopens_fires() {
     let over = || {
         History::applied().commit(A, T0 + 20, ended(1, "c-1", Terminal::Applied, T0 + 20)).holds()
@@ -174,6 +287,32 @@ fn a_terminal_that_changes_or_reopens_fires() {
     over().commit(A, T0 + 30, [late_item(1, "c-1")]).fires("TS-1");
     let late = History::escalated().commit(A, T0 + 70_000, [late_item(1, "c-1")]).holds();
     late.commit(A, T0 + 70_001, [late_item(2, "c-1")]).fires("TS-1");
+}
+
+#[test]
+fn an_applied_that_comes_late_and_is_not_filed_fires() {
+    let ack = || {
+        let mut history = History::escalated();
+        history.checker.offered(B, A, SessionId(3), 0, &[obligation("c-1").encode()]);
+        let Output::AckRuns { runs, .. } = ack_of(AckStatus::Applied) else { panic!() };
+        history.checker.acked(T0 + 70_000, A, B, SessionId(3), &runs);
+        history
+    };
+    let solo = Solo::new(Options::quiet(1).settings(0).unwrap());
+    let ends = |mut history: History| {
+        let store = SimStore::default();
+        history.checker.finish(T0 + 200_000, &[look(&solo.custody, &store, false)]);
+        history
+    };
+    ends(ack()).fires("TS-1");
+    let rules = |history: History| {
+        let broken = ends(history).checker.violations().to_vec();
+        broken.iter().filter(|violation| violation.rule == "TS-1").count()
+    };
+    assert_eq!(rules(ack().commit(A, T0 + 70_001, [late_item(1, "c-1")])), 0);
+    let mut restarted = ack();
+    restarted.checker.up(T0 + 70_001, A);
+    assert_eq!(rules(restarted), 0, "what it was told was lost with it");
 }
 
 #[test]

@@ -102,7 +102,18 @@ impl Custodian {
         let Some(transfer) = self.transfers.get(&num) else {
             return Self::late(ctx, &obligation.id, verdict);
         };
-        match verdict.status {
+        let status = verdict.status;
+        #[cfg(feature = "mutants")]
+        let status = match status {
+            AckStatus::Declined if ctx.is(crate::mutant::Mutant::DeclineIsApplied) => {
+                AckStatus::Applied
+            }
+            status => status,
+        };
+        let overdue = transfer.deadline_at <= ctx.now;
+        #[cfg(feature = "mutants")]
+        let overdue = overdue && !ctx.is(crate::mutant::Mutant::DeclinePastDeadline);
+        match status {
             AckStatus::Applied => {
                 ctx.step.attested.push(Event::Attested {
                     obligation_id: obligation.id.clone(),
@@ -113,13 +124,17 @@ impl Custodian {
             }
             // Past the deadline a receiver may have forgotten what it applied, and decline its offer
             // as expired. The escalation is due now.
-            AckStatus::Declined if transfer.deadline_at <= ctx.now => Ok(None),
+            AckStatus::Declined if overdue => Ok(None),
             //= DC-1
             AckStatus::Declined => {
                 let schedule = self.schedules.get(usize::from(transfer.schedule));
                 let on_decline = schedule.map_or(OnDecline::Apply, |(_, on_decline)| *on_decline);
                 let reason = verdict.reason.cloned();
                 self.end(ctx, num, obligation, Terminal::Declined, reason.clone());
+                #[cfg(feature = "mutants")]
+                if ctx.is(crate::mutant::Mutant::DeclineUnprotected) {
+                    return Ok(None);
+                }
                 let told = reason.as_ref().map_or("no reason given", Reason::as_str);
                 let Some(action) = safe_of(
                     registry,
@@ -147,6 +162,12 @@ impl Custodian {
             }
             //= DF-1
             AckStatus::Deferred => {
+                #[cfg(feature = "mutants")]
+                if ctx.is(crate::mutant::Mutant::DeferralExtends) {
+                    self.update(num, |transfer| {
+                        transfer.deadline_at = transfer.deadline_at.after_ms(120_000);
+                    });
+                }
                 let attempt = self.update(num, |transfer| {
                     let news = !transfer.deferred;
                     transfer.deferred = true;
@@ -241,6 +262,10 @@ impl Custodian {
         };
         self.end(ctx, num, &obligation, Terminal::Escalated, Some(Reason::new(said)));
         let applied = apply_safe(ctx, settings, &obligation, &action, num)?;
+        #[cfg(feature = "mutants")]
+        if ctx.is(crate::mutant::Mutant::SafeTwice) {
+            apply_safe(ctx, settings, &obligation, &action, num)?;
+        }
         let escalation = Escalation {
             obligation_id: obligation.id.clone(),
             kind: obligation.kind.clone(),
@@ -255,6 +280,10 @@ impl Custodian {
             outlived: false,
         };
         ctx.put(Table::Escalation, num_key(num), to_json(&escalation));
+        #[cfg(feature = "mutants")]
+        if ctx.is(crate::mutant::Mutant::EscalatesTwice) {
+            ctx.put(Table::Escalation, num_key(num + (1 << 40)), to_json(&escalation));
+        }
         ctx.step.event(Event::Escalated(Box::new(escalation)));
         Ok(())
     }
@@ -271,10 +300,21 @@ impl Custodian {
         let news = outcome.terminal == Terminal::Escalated
             && verdict.status == AckStatus::Applied
             && outcome.late_applied_at.is_none();
+        #[cfg(feature = "mutants")]
+        let news = news
+            || (ctx.is(crate::mutant::Mutant::LateFiledAgain)
+                && outcome.late_applied_at.is_some()
+                && verdict.status == AckStatus::Applied);
+        #[cfg(feature = "mutants")]
+        let news = news && !ctx.is(crate::mutant::Mutant::LateUnfiled);
         if !news {
             return Ok(None);
         }
         outcome.late_applied_at = Some(ctx.now);
+        #[cfg(feature = "mutants")]
+        if ctx.is(crate::mutant::Mutant::LateReopens) {
+            outcome.terminal = Terminal::Applied;
+        }
         ctx.put(Table::Outcome, id_key(id), outcome.encode());
         Ok(Some(Reconcile {
             kind: ReconcileKind::LateApplied,
@@ -318,6 +358,10 @@ pub(crate) fn apply_safe(
     action: &SafeAction,
     num: u64,
 ) -> Result<bool, ReadError> {
+    #[cfg(feature = "mutants")]
+    if ctx.skips_safe(action) {
+        return Ok(false);
+    }
     let key = match &action.effect {
         SafeEffect::FailClosed { scope } => scope,
         SafeEffect::DownWeight { weight_key, .. } => weight_key,
@@ -335,6 +379,8 @@ pub(crate) fn apply_safe(
                         && cell.sequence == action.sequence
                         && cell.obligation_id != obligation.id)
             });
+            #[cfg(feature = "mutants")]
+            let newer = newer && !ctx.is(crate::mutant::Mutant::IgnoresGuardHere);
             if newer {
                 return Ok(false);
             }

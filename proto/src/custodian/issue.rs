@@ -163,16 +163,14 @@ impl Custodian {
         if let Some(result) = self.issued_before(ctx, &obligation)? {
             return Ok(result);
         }
-        let profile = match profile_of(
-            settings,
-            &obligation,
-            judged.admissible(),
-            deadline_seconds,
-            max_retries,
-        ) {
-            Ok(profile) => profile,
-            Err(error) => return Ok(Err(error)),
-        };
+        let admissible = judged.admissible();
+        #[cfg(feature = "mutants")]
+        let admissible = admissible || ctx.is(crate::mutant::Mutant::TakesInadmissible);
+        let profile =
+            match profile_of(settings, &obligation, admissible, deadline_seconds, max_retries) {
+                Ok(profile) => profile,
+                Err(error) => return Ok(Err(error)),
+            };
         if let Some(profile) = &profile {
             obligation.deadline_seconds = profile.deadline_ms().div_ceil(1000);
             obligation.max_retries = profile.max_retries();
@@ -216,9 +214,10 @@ impl Custodian {
         if bytes.len() > OBLIGATION_LEN_MAX {
             return Ok(Err(IssueError::TooLarge { len: bytes.len(), max: OBLIGATION_LEN_MAX }));
         }
-        if profile.is_some()
-            && let Some(error) = self.full(settings, &obligation.target)
-        {
+        let full = profile.and_then(|_| self.full(settings, &obligation.target));
+        #[cfg(feature = "mutants")]
+        let full = full.filter(|_| !ctx.is(crate::mutant::Mutant::IgnoresFull));
+        if let Some(error) = full {
             return Ok(Err(error));
         }
         let num = if profile.is_some() { self.next_num } else { 0 };
@@ -246,6 +245,10 @@ impl Custodian {
         let Some(profile) = profile else {
             if judged.change.is_set() && !existing {
                 self.remember_decision(&obligation, settings.best_effort_window);
+            }
+            #[cfg(feature = "mutants")]
+            if ctx.is(crate::mutant::Mutant::EscalatesBestEffort) {
+                ctx.escalate_best_effort(&obligation, &judged);
             }
             ctx.step.best_effort.entry(obligation.target).or_default().push(bytes);
             return Ok(Ok(issued));
@@ -291,6 +294,10 @@ impl Custodian {
         ctx: &Ctx<'_>,
         obligation: &Obligation,
     ) -> Result<Option<Result<Issued, IssueError>>, ReadError> {
+        #[cfg(feature = "mutants")]
+        if ctx.is(crate::mutant::Mutant::IssuesTwice) {
+            return Ok(None);
+        }
         let taken = || Err(IssueError::IdTaken { id: obligation.id.clone() });
         let same = |deadline_at: Time, sequence| {
             Ok(Issued {

@@ -96,6 +96,11 @@ impl Custodian {
         let count = records.len();
         for (key, value) in records {
             let num = key_num(&key).ok_or_else(|| ReadError::damaged(Table::Pending, "key"))?;
+            #[cfg(feature = "mutants")]
+            if ctx.is(crate::mutant::Mutant::ForgetsPending) {
+                self.recovery = Some(Recovery::Pending(num + 1));
+                continue;
+            }
             let pending =
                 Pending::decode(&value).map_err(|e| ReadError::damaged(Table::Pending, e))?;
             let obligation = Obligation::decode(&pending.obligation)
@@ -108,6 +113,12 @@ impl Custodian {
             let delay = pending.backoff.delay_ms(attempt.retries, settings.seed ^ num).max(1);
             let spread = mix(settings.seed ^ num ^ ctx.now.as_ms()) % delay + 1;
             let deadline_at = obligation.deadline_at();
+            #[cfg(feature = "mutants")]
+            let deadline_at = if ctx.is(crate::mutant::Mutant::MovesDeadline) {
+                ctx.now.after_ms(u64::from(obligation.deadline_seconds) * 1000)
+            } else {
+                deadline_at
+            };
             let half =
                 obligation.created_at.after_ms(deadline_at.ms_since(obligation.created_at) / 2);
             let peer = self.peer_of(&obligation.target);

@@ -111,6 +111,8 @@ impl Custodian {
         let full = session.in_flight.len() >= session.window
             || (session.in_flight_bytes + bytes.len() > settings.in_flight_bytes_max
                 && !session.in_flight.is_empty());
+        #[cfg(feature = "mutants")]
+        let full = full && !ctx.is(crate::mutant::Mutant::IgnoresWindow);
         if full {
             self.queue(num);
             return Ok(());

@@ -229,6 +229,12 @@ impl Counters {
             if let Some(bytes) = ctx.get(Table::Escalation, &key)? {
                 let escalation: Escalation = serde_json::from_slice(&bytes)
                     .map_err(|error| ReadError::damaged(Table::Escalation, error))?;
+                #[cfg(feature = "mutants")]
+                if ctx.is(crate::mutant::Mutant::InboxForgets) {
+                    ctx.remove(Table::Escalation, key);
+                    ctx.remove(Table::Outcome, id.clone());
+                    return Ok(true);
+                }
                 if escalation.acknowledged_at_ms.is_none() {
                     let escalation = Escalation { outlived: true, ..escalation };
                     ctx.put(Table::Escalation, key, to_json(&escalation));

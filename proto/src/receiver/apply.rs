@@ -33,6 +33,10 @@ pub(super) fn superseded(
     obligation: &Obligation,
     judged: &Judgement,
 ) -> Result<bool, ReadError> {
+    #[cfg(feature = "mutants")]
+    if ctx.is(crate::mutant::Mutant::IgnoresGuardThere) {
+        return Ok(false);
+    }
     let Change::Authorization { granted } = judged.change else { return Ok(false) };
     let Some(cell) = cell(ctx, principal, obligation, judged)? else { return Ok(false) };
     Ok(match (obligation.sequence, cell.sequence) {

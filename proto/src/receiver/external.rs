@@ -47,6 +47,10 @@ impl Receiver {
         first: bool,
         (offer, item): ((SessionId, u64), &Bytes),
     ) -> Disposition {
+        #[cfg(feature = "mutants")]
+        if ctx.is(crate::mutant::Mutant::AcksReceipt) {
+            return Disposition::Ack(AckStatus::Applied, None);
+        }
         let load = self.peers.entry(peer.clone()).or_default();
         if load.deciding >= settings.deciding_max {
             let why =
