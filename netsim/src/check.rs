@@ -128,7 +128,7 @@ pub(crate) struct Entry {
     lives: u32,
     escalations: u32,
     /// The principal has acknowledged its escalation, or is about to.
-    seen: bool,
+    witnessed: bool,
     late_items: u32,
     safe_weights: u32,
     offers: u32,
@@ -174,7 +174,7 @@ impl Entry {
     fn forget(&mut self) {
         (self.terminal, self.deadline_at) = (None, None);
         (self.retries, self.offers, self.repeats) = (0, 0, 0);
-        (self.escalations, self.late_items, self.seen) = (0, 0, false);
+        (self.escalations, self.late_items, self.witnessed) = (0, 0, false);
         (self.flies, self.flies_unseen) = (None, false);
         self.lives += 1;
     }
@@ -307,7 +307,7 @@ impl Checker {
             ledger_gone: false,
             lives: 1,
             escalations: 0,
-            seen: false,
+            witnessed: false,
             late_items: 0,
             safe_weights: 0,
             offers: 0,
@@ -408,7 +408,7 @@ impl Checker {
     /// A principal is about to acknowledge an escalation of `node`.
     pub fn acknowledged(&mut self, node: usize, id: &ObligationId) {
         if let Some(entry) = self.entry(node, id) {
-            entry.seen = true;
+            entry.witnessed = true;
         }
     }
 

@@ -198,7 +198,7 @@ impl Checker {
             let unseen = view
                 .inbox
                 .remove(num)
-                .filter(|id| view.entries.get(id.as_str()).is_some_and(|entry| !entry.seen));
+                .filter(|id| view.entries.get(id.as_str()).is_some_and(|entry| !entry.witnessed));
             if let Some(id) = unseen {
                 breach("AB-4", format!("the escalation of {id} went, and nobody has seen it"));
             }
@@ -216,7 +216,7 @@ impl Checker {
             }
             view.inbox.insert(*num, id.clone());
             if (item.acknowledged_at_ms.is_some() || item.outlived) && entry.escalations == 1 {
-                entry.seen |= item.acknowledged_at_ms.is_some();
+                entry.witnessed |= item.acknowledged_at_ms.is_some();
                 continue;
             }
             entry.escalations += 1;

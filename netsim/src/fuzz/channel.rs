@@ -91,6 +91,10 @@ impl Shard {
             retention_ms: options.retention_ms,
             outcomes_max: options.outcomes_max,
             outcomes_slack: count,
+            pending_max: options.pending_max,
+            pending_per_peer_max: options.pending_per_peer_max,
+            window: options.window,
+            window_bytes: options.window_bytes,
         };
         let mut shard = Self {
             cores: match (core(CUSTODIAN), core(RECEIVER)) {

@@ -195,7 +195,6 @@ impl World {
     pub(super) fn durable(&mut self, n: usize, clock: Time, sync: bool, step: Step) -> Vec<Output> {
         let (now, checker, sabotage) = (self.now, &mut self.checker, self.options.sabotage);
         let Some(node) = self.nodes.get_mut(n) else { return Vec::new() };
-        let told = node.clock(now);
         let store = &mut node.store;
         let outputs = step.commit(|writes| {
             match sabotage {
@@ -206,7 +205,6 @@ impl World {
                     store.apply(&kept.cloned().collect::<Vec<_>>(), sync);
                 }
             }
-            checker.clock(n, told);
             checker.committed(now, n, clock, writes);
             Ok::<(), std::convert::Infallible>(())
         });
