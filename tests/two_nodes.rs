@@ -238,6 +238,18 @@ async fn ab3_a_handler_applies_once_by_idempotency_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab3_an_id_of_any_text_reaches_the_handler() {
+    let world = World::new();
+    let (service, at) = Service::start().await;
+    let (a, _b) = world.pair("", &handler(at, "")).await;
+    for (name, key) in [("größe 5", "gr%C3%B6%C3%9Fe%205"), ("100%", "100%25"), ("a/b", "a/b")] {
+        issue(&a.handle(), revoke(name, "bob", name)).await;
+        ends(&a.handle(), name, Terminal::Applied).await;
+        assert_eq!(service.effects_of(key), 1, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dc1_a_decline_of_the_handler_ends_with_the_fail_safe() {
     let world = World::new();
     let (service, at) = Service::start().await;
@@ -317,7 +329,7 @@ async fn ab3_a_lost_answer_of_the_handler_is_settled_by_asking_for_the_status() 
     issue(&alice, revoke("r", "bob", "calendar")).await;
     ends(&alice, "r", Terminal::Applied).await;
     assert_eq!((service.posts_of("r"), service.effects_of("r")), (1, 1), "never asked for twice");
-    assert_eq!(*service.queries.lock().unwrap(), 1);
+    assert_eq!(*service.queries.lock().unwrap(), [id("alice").as_str()], "whose id it is");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -356,8 +368,10 @@ async fn ab3_an_effect_nobody_answers_for_is_asked_for_until_the_deadline_and_ne
     service.set(Mood::Gone);
     // One whose handler comes back in time, one whose handler does not.
     issue(&alice, due(revoke("r", "bob", "calendar"), 60)).await;
-    eventually("a second query", async || (*service.queries.lock().unwrap() >= 2).then_some(()))
-        .await;
+    eventually("a second query", async || {
+        (service.queries.lock().unwrap().len() >= 2).then_some(())
+    })
+    .await;
     service.set(Mood::Applies);
     ends(&alice, "r", Terminal::Applied).await;
     service.set(Mood::Gone);
@@ -382,7 +396,7 @@ async fn df1_a_handler_without_a_status_query_may_defer_too() {
     .await;
     service.set(Mood::Applies);
     ends(&alice, "r", Terminal::Applied).await;
-    assert_eq!((*service.queries.lock().unwrap(), service.effects_of("r")), (0, 1));
+    assert_eq!((service.queries.lock().unwrap().len(), service.effects_of("r")), (0, 1));
     assert!(reconcile(&b.handle(), 1).is_none(), "its word was clear");
 }
 
@@ -406,6 +420,29 @@ async fn ab3_a_restarted_receiver_asks_for_the_status_of_what_was_under_way() {
     let _b = start(config).await;
     ends(&alice, "r", Terminal::Applied).await;
     assert_eq!(service.effects_of("r"), 1, "asked for the status, not for the effect");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dl1_a_handler_is_not_asked_for_an_effect_after_the_deadline() {
+    let world = World::new();
+    let (service, at) = Service::start().await;
+    let (a, b) = world.pair("", &handler(at, "")).await;
+    let alice = a.handle();
+    service.set(Mood::Hangs);
+    issue(&alice, due(revoke("r", "bob", "calendar"), 1)).await;
+    eventually("the call", async || (service.posts_of("r") == 1).then_some(())).await;
+    let config = b.handle().config().as_ref().clone();
+    b.stop().await.unwrap();
+    ends(&alice, "r", Terminal::Escalated).await;
+    // The intent is found at the start, the handler says that it has never seen the id; and now it
+    // is too late.
+    service.set(Mood::Applies);
+    let b = start(config).await;
+    eventually("a status query", async || service.queries.lock().unwrap().pop()).await;
+    let settled = async || b.handle().store().last(Table::Intent).unwrap().is_none().then_some(());
+    eventually("the intent to be settled", settled).await;
+    assert_eq!((service.posts_of("r"), service.effects_of("r")), (1, 0));
+    assert_eq!(granted(b.handle().store(), Role::Receiver, "alice", "calendar"), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
