@@ -445,6 +445,45 @@ async fn dl1_a_handler_is_not_asked_for_an_effect_after_the_deadline() {
     assert_eq!(granted(b.handle().store(), Role::Receiver, "alice", "calendar"), None);
 }
 
+/// Escalations end in another order than they were issued in, and one that the sink does not take
+/// holds up no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab4_every_escalation_reaches_the_sink_in_whatever_order_they_end() {
+    type Seen = Arc<Mutex<Vec<String>>>;
+    async fn sink(State(seen): State<Seen>, axum::Json(body): axum::Json<Value>) -> StatusCode {
+        let id = body["obligation_id"].as_str().unwrap();
+        if id == "poison" {
+            return StatusCode::UNPROCESSABLE_ENTITY;
+        }
+        seen.lock().unwrap().push(id.to_owned());
+        StatusCode::NO_CONTENT
+    }
+    let world = World::new();
+    let seen = Seen::default();
+    let routes = axum::Router::new().route("/", axum::routing::post(sink));
+    let at = serve(routes.with_state(seen.clone())).await;
+    let sink = format!(
+        "escalation = {{ webhook_url = \"http://{at}/\", webhook_retry_cap_ms = 500 }}\n{}",
+        peer_toml("bob", None)
+    );
+    let a = start(world.config("alice", &sink)).await;
+    let alice = a.handle();
+    issue(&alice, due(revoke("late", "bob", "one"), 3)).await;
+    issue(&alice, due(revoke("poison", "bob", "two"), 1)).await;
+    issue(&alice, due(revoke("early", "bob", "three"), 2)).await;
+    let all = async || (seen.lock().unwrap().len() >= 2).then_some(());
+    eventually("the sink to have both", all).await;
+    assert_eq!(*seen.lock().unwrap(), ["early", "late"]);
+    // What it never took is still due after a restart, and the others are not.
+    let config = alice.config().as_ref().clone();
+    drop(alice);
+    a.stop().await.unwrap();
+    let a = start(config).await;
+    issue(&a.handle(), due(revoke("last", "bob", "four"), 1)).await;
+    eventually("the last", async || (seen.lock().unwrap().len() >= 3).then_some(())).await;
+    assert_eq!(*seen.lock().unwrap(), ["early", "late", "last"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ab4_an_escalation_is_posted_until_the_sink_takes_it() {
     type Seen = Arc<Mutex<(u32, Vec<Value>)>>;
@@ -490,6 +529,9 @@ async fn ab4_an_escalation_is_posted_until_the_sink_takes_it() {
     assert_eq!(metric(&alice, "abhyasa_escalations_open"), 2);
     alice.ack_escalation(ob("one")).await.unwrap().unwrap();
     assert_eq!(metric(&alice, "abhyasa_escalations_open"), 1);
+    let bytes = alice.store().get(Table::Escalation, &num_key(1)).unwrap().unwrap();
+    let taken: Escalation = serde_json::from_slice(&bytes).unwrap();
+    assert!(taken.delivered_at_ms.is_some(), "{taken:?}");
     // A restart does not send them again.
     let config = alice.config().as_ref().clone();
     drop(alice);

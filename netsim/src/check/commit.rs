@@ -182,7 +182,8 @@ impl Checker {
             if !entry.spec.admissible {
                 breach("AC-1", format!("best effort escalated: {id}"));
             }
-            if (item.acknowledged_at_ms.is_some() || item.outlived) && entry.escalations == 1 {
+            let noted = item.acknowledged_at_ms.is_some() || item.delivered_at_ms.is_some();
+            if (noted || item.outlived) && entry.escalations == 1 {
                 continue;
             }
             entry.escalations += 1;
