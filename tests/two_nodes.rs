@@ -190,6 +190,36 @@ async fn a_lossy_link_loses_no_obligation_and_doubles_none() {
     assert!(link.counters().total().dropped > 0 && link.counters().total().duplicated > 0);
 }
 
+/// A retry over a link that is slow, and not silent, adds nothing to what is on its way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_link_carries_each_offer_once() {
+    const COUNT: u64 = 40;
+    const LEN: usize = 16_000;
+    let world = World::new();
+    let (a, _b, link) = through_proxy(&world).await;
+    let alice = a.handle();
+    let slow = LinkModel { bytes_per_second: 150_000, ..LinkModel::default() };
+    link.set(Faults { to_target: slow.into(), ..Faults::default() });
+    let before = link.counters().to_target.forwarded_bytes;
+    let drafts = (0..COUNT).map(|n| {
+        let value =
+            json!({ "decision": "revoke", "scope": format!("s{n}"), "note": "x".repeat(LEN) });
+        draft(&format!("r{n}"), CONSENT, "bob", value)
+    });
+    assert!(alice.issue(drafts.collect()).await.unwrap().iter().all(Result::is_ok));
+    let mut retries = 0;
+    for n in 0..COUNT {
+        retries += ends(&alice, &format!("r{n}"), Terminal::Applied).await.retries;
+    }
+    assert!(retries > 0, "it takes longer than the backoff");
+    let bytes = link.counters().to_target.forwarded_bytes - before;
+    let least = COUNT * LEN as u64;
+    assert!(
+        (least..least * 3 / 2).contains(&bytes),
+        "{bytes} bytes for {least}, {retries} retries"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_survives_a_change_of_address() {
     let world = World::new();

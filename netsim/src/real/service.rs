@@ -31,9 +31,7 @@ type Key = (usize, String, String);
 #[derive(Clone, Copy, Debug, Default)]
 struct Call {
     asked: u32,
-    /// When it was asked for the first time, in unix milliseconds.
-    first_ms: u64,
-    /// When its last call came in.
+    /// When its last call came in, in unix milliseconds.
     last_ms: u64,
     effect: bool,
 }
@@ -161,11 +159,7 @@ async fn ask(
     let answer = {
         let mut calls = locked(&inner.calls);
         let call = calls.entry((node, issuer, id.clone())).or_default();
-        let now = unix_ms();
-        if call.asked == 0 {
-            call.first_ms = now;
-        }
-        (call.asked, call.last_ms) = (call.asked + 1, now);
+        (call.asked, call.last_ms) = (call.asked + 1, unix_ms());
         match (call.effect, plan) {
             (true, Plan::Doubt { .. }) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
             (true, _) => said("applied"),
