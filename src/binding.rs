@@ -1,4 +1,5 @@
 //! Bindings: bytes of one transport to inputs of the core, outputs to bytes, nothing else.
 
+mod carried;
 pub(crate) mod http;
 pub(crate) mod quic;

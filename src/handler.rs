@@ -3,10 +3,10 @@
 //! The node POSTs the obligation's JSON with `Idempotency-Key: <obligation_id>` and takes
 //! `{"status": "applied" | "declined" | "deferred", "reason"?}` for an answer. When a call may have
 //! had its effect without our knowing (a crash, a lost answer), the node asks first:
-//! `GET <url>/<obligation_id>` gives the same answer, 404 for an id never seen. What the handler
-//! cannot say is never guessed: it goes to reconciliation.
+//! `GET <url>/<obligation_id>` gives the same answer, 404 for an id never seen. Both carry
+//! `Abhyasa-Issuer`: ids belong to their issuer, and two may have the same. What the handler cannot
+//! say is never guessed: it goes to reconciliation.
 
-use crate::binding::http::issuer_header;
 use crate::clock::Clock;
 use crate::config::{HandlerConfig, NodeConfig, WebhookConfig, read_token};
 use crate::driver::{Call, Input};
@@ -57,7 +57,33 @@ pub enum HandlerError {
 pub(crate) struct Handlers {
     webhooks: Arc<BTreeMap<Kind, Webhook>>,
     calls: mpsc::Sender<Call>,
+    clock: Deadlines,
+}
+
+/// The clock, and how far others may be from it.
+#[derive(Clone)]
+struct Deadlines {
     clock: Arc<dyn Clock>,
+    skew_ms: u64,
+}
+
+impl std::fmt::Debug for Deadlines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Deadlines").field("skew_ms", &self.skew_ms).finish_non_exhaustive()
+    }
+}
+
+impl Deadlines {
+    /// Milliseconds left until the deadline of an obligation.
+    fn left_ms(&self, obligation: &Obligation) -> u64 {
+        obligation.deadline_at().ms_since(self.clock.now())
+    }
+
+    /// Whether no effect of it may begin any more: the deadline is here, or nearer than the skew.
+    //= DL-1
+    fn passed(&self, obligation: &Obligation) -> bool {
+        self.left_ms(obligation) <= self.skew_ms
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -98,6 +124,7 @@ impl Handlers {
             let (config, permits) = (webhook.clone(), Semaphore::new(CALLS_MAX));
             webhooks.insert(kind.clone(), Webhook { config, token, client, permits });
         }
+        let clock = Deadlines { clock, skew_ms: config.custody.max_clock_skew_ms };
         Ok(Self { webhooks: Arc::new(webhooks), calls, clock })
     }
 
@@ -128,7 +155,7 @@ impl Handlers {
             Some(webhook) => {
                 // Without a status query, its own word that nothing happened yet is what counts.
                 let ask = in_doubt && (webhook.config.query || !deferred);
-                webhook.settle(&issuer, &obligation, ask, &*self.clock).await
+                webhook.settle(&issuer, &obligation, ask, &self.clock).await
             }
         };
         let _ = self
@@ -140,7 +167,7 @@ impl Handlers {
     async fn inform(&self, issuer: &AgentId, bytes: &Bytes) {
         let Ok(obligation) = Obligation::decode(bytes) else { return };
         if let Some(webhook) = self.webhooks.get(&obligation.kind) {
-            let _ = webhook.post(issuer, &obligation).await;
+            let _ = webhook.post(issuer, &obligation, &self.clock).await;
         }
     }
 }
@@ -152,10 +179,10 @@ impl Webhook {
         issuer: &AgentId,
         obligation: &Obligation,
         in_doubt: bool,
-        clock: &dyn Clock,
+        clock: &Deadlines,
     ) -> Decision {
         if in_doubt {
-            match self.query_until_deadline(obligation, clock).await {
+            match self.query_until_deadline(issuer, obligation, clock).await {
                 Called::Decided(decision) => return decision,
                 Called::Unknown => {}
                 Called::NotReached(why) | Called::Busy(why) | Called::Unclear(why) => {
@@ -163,52 +190,60 @@ impl Webhook {
                 }
             }
         }
-        match self.post(issuer, obligation).await {
+        match self.post(issuer, obligation, clock).await {
             Called::Decided(decision) => decision,
             Called::NotReached(why) => Decision::NotReached(Reason::new(why)),
             Called::Busy(why) => Decision::Deferred(Some(Reason::new(why))),
             Called::Unknown => Decision::InDoubt(Reason::new("the handler answered 404 to a POST")),
-            Called::Unclear(why) => match self.query_until_deadline(obligation, clock).await {
-                Called::Decided(decision) => decision,
-                Called::Unknown => Decision::NotReached(Reason::new(why)),
-                Called::NotReached(_) | Called::Busy(_) | Called::Unclear(_) => {
-                    Decision::InDoubt(Reason::new(why))
+            Called::Unclear(why) => {
+                match self.query_until_deadline(issuer, obligation, clock).await {
+                    Called::Decided(decision) => decision,
+                    Called::Unknown => Decision::NotReached(Reason::new(why)),
+                    Called::NotReached(_) | Called::Busy(_) | Called::Unclear(_) => {
+                        Decision::InDoubt(Reason::new(why))
+                    }
                 }
-            },
+            }
         }
     }
 
     /// Asks for the status of an effect that may have happened, again while the handler is away and
     /// the deadline has not passed. Meanwhile the obligation counts as being decided, and nobody
     /// declines it.
-    async fn query_until_deadline(&self, obligation: &Obligation, clock: &dyn Clock) -> Called {
+    async fn query_until_deadline(
+        &self,
+        issuer: &AgentId,
+        obligation: &Obligation,
+        clock: &Deadlines,
+    ) -> Called {
         let mut tries = 0;
         loop {
-            let called = self.query(obligation).await;
+            let called = self.query(issuer, obligation).await;
             if !matches!(called, Called::NotReached(_) | Called::Busy(_)) {
                 return called;
             }
-            if clock.now() >= obligation.deadline_at() {
+            let left = clock.left_ms(obligation);
+            if left == 0 {
                 return called;
             }
-            let left = obligation.deadline_at().ms_since(clock.now());
-            let wait = QUERY_BACKOFF.delay_ms(tries, obligation.digest()).min(left.max(1));
+            let wait = QUERY_BACKOFF.delay_ms(tries, obligation.digest()).min(left);
             tokio::time::sleep(Duration::from_millis(wait)).await;
             tries = tries.saturating_add(1);
         }
     }
 
-    async fn post(&self, issuer: &AgentId, obligation: &Obligation) -> Called {
+    /// Asks for the effect, unless it would begin too late.
+    async fn post(&self, issuer: &AgentId, obligation: &Obligation, clock: &Deadlines) -> Called {
         let request = self
             .client
             .post(self.config.url.url().clone())
-            .header("idempotency-key", obligation.id.as_str())
-            .header("abhyasa-issuer", issuer_header(issuer))
+            .header("idempotency-key", header_text(obligation.id.as_str()))
             .json(obligation);
-        self.send(request).await
+        // A call may have waited for its turn, or for what the handler knows of an earlier one.
+        self.send(issuer, request, || clock.passed(obligation)).await
     }
 
-    async fn query(&self, obligation: &Obligation) -> Called {
+    async fn query(&self, issuer: &AgentId, obligation: &Obligation) -> Called {
         if !self.config.query {
             return Called::Unclear("the handler has no status query".to_owned());
         }
@@ -216,13 +251,22 @@ impl Webhook {
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().push(obligation.id.as_str());
         }
-        self.send(self.client.get(url)).await
+        self.send(issuer, self.client.get(url), || false).await
     }
 
-    async fn send(&self, request: reqwest::RequestBuilder) -> Called {
+    async fn send(
+        &self,
+        issuer: &AgentId,
+        request: reqwest::RequestBuilder,
+        too_late: impl Fn() -> bool,
+    ) -> Called {
         let Ok(_permit) = self.permits.acquire().await else {
             return Called::NotReached("the node is stopping".to_owned());
         };
+        if too_late() {
+            return Called::NotReached("the deadline has passed".to_owned());
+        }
+        let request = request.header("abhyasa-issuer", header_text(issuer.as_str()));
         let request = match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
@@ -266,6 +310,20 @@ impl Webhook {
             )),
         }
     }
+}
+
+/// An id as a header value. Ids may hold any text, headers only visible ASCII: the rest is
+/// percent-encoded, and `%` with it, so that no two ids become one.
+fn header_text(id: &str) -> String {
+    let mut text = String::with_capacity(id.len());
+    for byte in id.bytes() {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
 }
 
 /// A response's body, unless it is longer than we read.

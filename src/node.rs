@@ -382,7 +382,7 @@ fn open_escalations(storage: &dyn Storage) -> Result<i64, ReadError> {
     }
 }
 
-fn store_options(config: &NodeConfig) -> StoreOptions {
+pub(crate) fn store_options(config: &NodeConfig) -> StoreOptions {
     StoreOptions {
         cache_bytes: config.store.cache_bytes,
         memtable_bytes: (config.store.write_buffer_bytes / 4).max(1 << 20),

@@ -190,6 +190,36 @@ async fn a_lossy_link_loses_no_obligation_and_doubles_none() {
     assert!(link.counters().total().dropped > 0 && link.counters().total().duplicated > 0);
 }
 
+/// A retry over a link that is slow, and not silent, adds nothing to what is on its way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_link_carries_each_offer_once() {
+    const COUNT: u64 = 40;
+    const LEN: usize = 16_000;
+    let world = World::new();
+    let (a, _b, link) = through_proxy(&world).await;
+    let alice = a.handle();
+    let slow = LinkModel { bytes_per_second: 150_000, ..LinkModel::default() };
+    link.set(Faults { to_target: slow.into(), ..Faults::default() });
+    let before = link.counters().to_target.forwarded_bytes;
+    let drafts = (0..COUNT).map(|n| {
+        let value =
+            json!({ "decision": "revoke", "scope": format!("s{n}"), "note": "x".repeat(LEN) });
+        draft(&format!("r{n}"), CONSENT, "bob", value)
+    });
+    assert!(alice.issue(drafts.collect()).await.unwrap().iter().all(Result::is_ok));
+    let mut retries = 0;
+    for n in 0..COUNT {
+        retries += ends(&alice, &format!("r{n}"), Terminal::Applied).await.retries;
+    }
+    assert!(retries > 0, "it takes longer than the backoff");
+    let bytes = link.counters().to_target.forwarded_bytes - before;
+    let least = COUNT * LEN as u64;
+    assert!(
+        (least..least * 3 / 2).contains(&bytes),
+        "{bytes} bytes for {least}, {retries} retries"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_survives_a_change_of_address() {
     let world = World::new();
@@ -235,6 +265,18 @@ async fn ab3_a_handler_applies_once_by_idempotency_key() {
         Some(false),
         "what an agent asks is right too"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab3_an_id_of_any_text_reaches_the_handler() {
+    let world = World::new();
+    let (service, at) = Service::start().await;
+    let (a, _b) = world.pair("", &handler(at, "")).await;
+    for (name, key) in [("größe 5", "gr%C3%B6%C3%9Fe%205"), ("100%", "100%25"), ("a/b", "a/b")] {
+        issue(&a.handle(), revoke(name, "bob", name)).await;
+        ends(&a.handle(), name, Terminal::Applied).await;
+        assert_eq!(service.effects_of(key), 1, "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -317,7 +359,7 @@ async fn ab3_a_lost_answer_of_the_handler_is_settled_by_asking_for_the_status() 
     issue(&alice, revoke("r", "bob", "calendar")).await;
     ends(&alice, "r", Terminal::Applied).await;
     assert_eq!((service.posts_of("r"), service.effects_of("r")), (1, 1), "never asked for twice");
-    assert_eq!(*service.queries.lock().unwrap(), 1);
+    assert_eq!(*service.queries.lock().unwrap(), [id("alice").as_str()], "whose id it is");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -356,8 +398,10 @@ async fn ab3_an_effect_nobody_answers_for_is_asked_for_until_the_deadline_and_ne
     service.set(Mood::Gone);
     // One whose handler comes back in time, one whose handler does not.
     issue(&alice, due(revoke("r", "bob", "calendar"), 60)).await;
-    eventually("a second query", async || (*service.queries.lock().unwrap() >= 2).then_some(()))
-        .await;
+    eventually("a second query", async || {
+        (service.queries.lock().unwrap().len() >= 2).then_some(())
+    })
+    .await;
     service.set(Mood::Applies);
     ends(&alice, "r", Terminal::Applied).await;
     service.set(Mood::Gone);
@@ -382,7 +426,7 @@ async fn df1_a_handler_without_a_status_query_may_defer_too() {
     .await;
     service.set(Mood::Applies);
     ends(&alice, "r", Terminal::Applied).await;
-    assert_eq!((*service.queries.lock().unwrap(), service.effects_of("r")), (0, 1));
+    assert_eq!((service.queries.lock().unwrap().len(), service.effects_of("r")), (0, 1));
     assert!(reconcile(&b.handle(), 1).is_none(), "its word was clear");
 }
 
@@ -406,6 +450,68 @@ async fn ab3_a_restarted_receiver_asks_for_the_status_of_what_was_under_way() {
     let _b = start(config).await;
     ends(&alice, "r", Terminal::Applied).await;
     assert_eq!(service.effects_of("r"), 1, "asked for the status, not for the effect");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dl1_a_handler_is_not_asked_for_an_effect_after_the_deadline() {
+    let world = World::new();
+    let (service, at) = Service::start().await;
+    let (a, b) = world.pair("", &handler(at, "")).await;
+    let alice = a.handle();
+    service.set(Mood::Hangs);
+    issue(&alice, due(revoke("r", "bob", "calendar"), 1)).await;
+    eventually("the call", async || (service.posts_of("r") == 1).then_some(())).await;
+    let config = b.handle().config().as_ref().clone();
+    b.stop().await.unwrap();
+    ends(&alice, "r", Terminal::Escalated).await;
+    // The intent is found at the start, the handler says that it has never seen the id; and now it
+    // is too late.
+    service.set(Mood::Applies);
+    let b = start(config).await;
+    eventually("a status query", async || service.queries.lock().unwrap().pop()).await;
+    let settled = async || b.handle().store().last(Table::Intent).unwrap().is_none().then_some(());
+    eventually("the intent to be settled", settled).await;
+    assert_eq!((service.posts_of("r"), service.effects_of("r")), (1, 0));
+    assert_eq!(granted(b.handle().store(), Role::Receiver, "alice", "calendar"), None);
+}
+
+/// Escalations end in another order than they were issued in, and one that the sink does not take
+/// holds up no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab4_every_escalation_reaches_the_sink_in_whatever_order_they_end() {
+    type Seen = Arc<Mutex<Vec<String>>>;
+    async fn sink(State(seen): State<Seen>, axum::Json(body): axum::Json<Value>) -> StatusCode {
+        let id = body["obligation_id"].as_str().unwrap();
+        if id == "poison" {
+            return StatusCode::UNPROCESSABLE_ENTITY;
+        }
+        seen.lock().unwrap().push(id.to_owned());
+        StatusCode::NO_CONTENT
+    }
+    let world = World::new();
+    let seen = Seen::default();
+    let routes = axum::Router::new().route("/", axum::routing::post(sink));
+    let at = serve(routes.with_state(seen.clone())).await;
+    let sink = format!(
+        "escalation = {{ webhook_url = \"http://{at}/\", webhook_retry_cap_ms = 500 }}\n{}",
+        peer_toml("bob", None)
+    );
+    let a = start(world.config("alice", &sink)).await;
+    let alice = a.handle();
+    issue(&alice, due(revoke("late", "bob", "one"), 3)).await;
+    issue(&alice, due(revoke("poison", "bob", "two"), 1)).await;
+    issue(&alice, due(revoke("early", "bob", "three"), 2)).await;
+    let all = async || (seen.lock().unwrap().len() >= 2).then_some(());
+    eventually("the sink to have both", all).await;
+    assert_eq!(*seen.lock().unwrap(), ["early", "late"]);
+    // What it never took is still due after a restart, and the others are not.
+    let config = alice.config().as_ref().clone();
+    drop(alice);
+    a.stop().await.unwrap();
+    let a = start(config).await;
+    issue(&a.handle(), due(revoke("last", "bob", "four"), 1)).await;
+    eventually("the last", async || (seen.lock().unwrap().len() >= 3).then_some(())).await;
+    assert_eq!(*seen.lock().unwrap(), ["early", "late", "last"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -453,6 +559,9 @@ async fn ab4_an_escalation_is_posted_until_the_sink_takes_it() {
     assert_eq!(metric(&alice, "abhyasa_escalations_open"), 2);
     alice.ack_escalation(ob("one")).await.unwrap().unwrap();
     assert_eq!(metric(&alice, "abhyasa_escalations_open"), 1);
+    let bytes = alice.store().get(Table::Escalation, &num_key(1)).unwrap().unwrap();
+    let taken: Escalation = serde_json::from_slice(&bytes).unwrap();
+    assert!(taken.delivered_at_ms.is_some(), "{taken:?}");
     // A restart does not send them again.
     let config = alice.config().as_ref().clone();
     drop(alice);

@@ -157,11 +157,13 @@ impl Entry {
     }
 
     /// Retries made, as far as they are durable.
+    #[cfg(feature = "node")]
     pub(crate) const fn retries(&self) -> u32 {
         self.retries
     }
 
     /// When it was durably issued, when it ended, and its deadline; none of what has not ended.
+    #[cfg(feature = "node")]
     pub(crate) fn times(&self) -> Option<(u64, u64, Time)> {
         self.terminal.and(self.deadline_at).map(|at| (self.issued_at, self.ended_at, at))
     }

@@ -20,6 +20,8 @@ mod pair;
 pub mod parallel;
 pub mod pool;
 #[cfg(feature = "node")]
+pub mod price;
+#[cfg(feature = "node")]
 pub mod real;
 pub mod report;
 mod run;

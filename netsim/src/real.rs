@@ -11,6 +11,7 @@ mod client;
 mod judge;
 mod nodes;
 mod plan;
+mod service;
 mod store;
 mod work;
 
@@ -20,7 +21,7 @@ pub use plan::swarm;
 use crate::check::{Class, Violation};
 use crate::options::Options;
 use crate::run::Counts;
-use abhyasa::demo::stage::Stage;
+use abhyasa::demo::stage::{Stage, tune};
 use abhyasa::proxy::Count;
 use anyhow::{Context as _, bail, ensure};
 use book::{Shared, ms, unix_ms};
@@ -28,8 +29,10 @@ use judge::{Facts, Verdict, judge};
 use nodes::Nodes;
 use proto::profile::OnDecline;
 use serde::Serialize;
+use service::Service;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Image;
 use tokio::task::JoinSet;
@@ -40,6 +43,12 @@ const TICK: Duration = Duration::from_millis(3);
 const SLACK: Duration = Duration::from_secs(30);
 /// For what is still under way when all has ended: late acks, duplicates.
 const SETTLE: Duration = Duration::from_millis(400);
+/// Between two posts of an escalation to the sink at most, in milliseconds.
+const SINK_RETRY_MS: u64 = 500;
+/// How long the sink may take to get what is left.
+const SINK_WITHIN: Duration = Duration::from_secs(15);
+/// Bytes of writes a store keeps in memory: the least there is, so that it flushes now and then.
+const WRITE_BUFFER: u64 = 1 << 20;
 /// Longest run, so that no scenario keeps a machine busy for ever.
 const RUN_MS_MAX: u64 = 4 * 3_600_000;
 
@@ -134,7 +143,6 @@ fn program(setup: &RealSetup) -> anyhow::Result<PathBuf> {
 /// What this world cannot do is refused, not left out.
 fn check(options: &Options) -> anyhow::Result<()> {
     ensure!(options.nodes == 2, "nodes = {}: the real world has two", options.nodes);
-    ensure!(options.external.is_empty(), "external: the real world has no handlers");
     ensure!(
         options.retries.is_none(),
         "retries: a node refuses a profile whose retries do not span its deadline"
@@ -155,7 +163,8 @@ fn tuning(options: &Options) -> String {
     let profile = options.profile();
     let on_decline = if profile.on_decline == OnDecline::Surface { "surface" } else { "apply" };
     let mut text = format!(
-        "quic = {{ racing = {}, idle_timeout_ms = {}, keep_alive_ms = {} }}\n\
+        "store = {{ write_buffer_bytes = {WRITE_BUFFER} }}\n\
+         quic = {{ racing = {}, idle_timeout_ms = {}, keep_alive_ms = {} }}\n\
          custody = {{ max_clock_skew_ms = {}, coalesce = {}, in_flight_max = {} }}\n",
         options.racing,
         options.idle_ms.max(1_000),
@@ -178,19 +187,41 @@ fn tuning(options: &Options) -> String {
     text
 }
 
+/// Where a node finds the service, as its configuration takes it: handlers and the sink.
+fn outside(options: &Options, service: &Service, node: usize) -> String {
+    let (url, sink) = (service.url(node), service.sink_url(node));
+    let mut text = format!(
+        "escalation = {{ webhook_url = \"{sink}\", webhook_retry_cap_ms = {SINK_RETRY_MS} }}\n"
+    );
+    for kind in &options.external {
+        text.push_str(&format!(
+            "kinds.\"{kind}\".handler = {{ type = \"webhook\", url = \"{url}\", timeout_ms = 2000 }}\n"
+        ));
+    }
+    text
+}
+
 async fn play(options: &Options, program: &Path, keep: bool) -> anyhow::Result<RealReport> {
     let (works, calls) = work::draw(options)?;
     let actions: VecDeque<_> = plan::actions(options)?.into();
     let stage = Stage::set(program, options.seed, &tuning(options)).await?;
     let book = Shared::new(works);
+    let service = Arc::new(Service::start(options, book.clone()).await?);
+    for (n, node) in [&stage.alice, &stage.bob].into_iter().enumerate() {
+        tune(node.config(), &outside(options, &service, n))?;
+    }
     let mut nodes = Nodes::start(stage, options, book.clone()).await?;
     let begun = Instant::now();
-    let healed_at_ms = story(&mut nodes, options, &book, calls, actions).await?;
+    let healed_at_ms = story(&mut nodes, options, &book, &service, calls, actions).await?;
     tokio::time::sleep(SETTLE).await;
+    let begun_to_wait = Instant::now();
+    while begun_to_wait.elapsed() < SINK_WITHIN && !told(&nodes).await {
+        tokio::time::sleep(SETTLE).await;
+    }
     for node in [0, 1] {
         client::look(&nodes.api(node), &book, node).await.context("a last look")?;
     }
-    let verdict = verdict(&mut nodes, options, &book, healed_at_ms)?;
+    let verdict = verdict(&mut nodes, options, &book, &service, healed_at_ms)?;
     let violations = std::mem::take(&mut book.open().violations);
     if keep || !violations.is_empty() {
         nodes.stage.dir.keep();
@@ -221,6 +252,7 @@ async fn story(
     nodes: &mut Nodes,
     options: &Options,
     book: &Shared,
+    service: &Arc<Service>,
     calls: Vec<work::Call>,
     mut actions: VecDeque<(u64, plan::Action)>,
 ) -> anyhow::Result<u64> {
@@ -231,7 +263,8 @@ async fn story(
     let mut clients = JoinSet::new();
     let mut watchers = JoinSet::new();
     for node in [0, 1] {
-        watchers.spawn(client::watch(nodes.api(node), book.clone(), node, options.seed));
+        let (api, service) = (nodes.api(node), service.clone());
+        watchers.spawn(client::watch(api, book.clone(), node, options.seed, service));
     }
     let mut healed_at_ms = None;
     loop {
@@ -277,10 +310,25 @@ async fn idle(nodes: &Nodes) -> bool {
     true
 }
 
+/// Whether the sink has every escalation that nobody has acknowledged.
+async fn told(nodes: &Nodes) -> bool {
+    for node in [0, 1] {
+        let Ok(page) = nodes.api(node).get("/v1/escalations", &[("limit", "1000")]).await else {
+            return false;
+        };
+        let items = page.get("items").and_then(serde_json::Value::as_array);
+        if items.into_iter().flatten().any(|item| item.get("delivered_at_ms").is_none()) {
+            return false;
+        }
+    }
+    true
+}
+
 fn verdict(
     nodes: &mut Nodes,
     options: &Options,
     book: &Shared,
+    service: &Service,
     healed_at_ms: u64,
 ) -> anyhow::Result<Verdict> {
     nodes.end();
@@ -296,8 +344,17 @@ fn verdict(
     ];
     let facts = Facts {
         able_ms: &|node, from, to| nodes.able_ms(node, from, to),
+        effect: &|spec| {
+            let issuer = work::NAMES.get(spec.issuer).copied().unwrap_or_default();
+            service.effect(spec.target, issuer, spec.id.as_str())
+        },
+        sunk: &|spec| service.sunk(spec.issuer, spec.id.as_str()),
         healed_at_ms,
-        settle_ms: 3 * options.backoff.cap_ms + 10_000,
+        settle_ms: if options.external.is_empty() {
+            3 * options.backoff.cap_ms + 10_000
+        } else {
+            u64::MAX / 2 // a handler may put off for ever
+        },
         surface: options.surface,
     };
     judge(&mut book.open(), &images, &facts)

@@ -145,10 +145,10 @@ pub enum Input {
         /// How.
         resolution: crate::record::Resolution,
     },
-    /// Escalations up to this transfer number were delivered to the webhook sink.
+    /// The webhook sink has taken an escalation.
     SinkDelivered {
-        /// The sink's new cursor.
-        cursor: u64,
+        /// Its transfer number.
+        num: u64,
     },
     /// Time has passed.
     Tick,
@@ -377,9 +377,7 @@ impl Custody {
                 let result = self.resolve(now, store, step, number, resolution)?;
                 step.output(Output::Operated { ticket, result });
             }
-            Input::SinkDelivered { cursor } => {
-                ctx.put(Table::Meta, Bytes::from_static(SINK_CURSOR_KEY), num_key(cursor));
-            }
+            Input::SinkDelivered { num } => operator::delivered(&mut ctx, num)?,
             Input::Tick => self.tick(now, store, step)?,
         }
         for item in filed {
@@ -499,6 +497,3 @@ impl Custody {
         self.custodian.current_session(peer)
     }
 }
-
-/// Key in [`Table::Meta`] of the webhook sink's cursor.
-pub const SINK_CURSOR_KEY: &[u8] = b"sink_cursor";

@@ -192,6 +192,7 @@ impl Ctx<'_> {
             },
             safe_action_applied: false,
             acknowledged_at_ms: None,
+            delivered_at_ms: None,
             outlived: false,
         };
         self.put(Table::Escalation, num_key(1 << 40), to_json(&escalation));

@@ -530,6 +530,9 @@ pub struct Escalation {
     /// When the principal acknowledged it, unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acknowledged_at_ms: Option<u64>,
+    /// When the webhook sink took it, unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_at_ms: Option<u64>,
     /// Whether it would have been forgotten by now, had the principal seen it. It goes when
     /// acknowledged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -163,6 +163,7 @@ mod tests {
             safe_action: closed.clone(),
             safe_action_applied: true,
             acknowledged_at_ms: Some(1),
+            delivered_at_ms: Some(1),
             outlived: false,
         };
         same_members("Escalation", &[value(&escalation)]);

@@ -173,6 +173,8 @@ pub(crate) mod schema {
         safe_action_applied: bool,
         /// When the principal acknowledged it, unix milliseconds.
         acknowledged_at_ms: Option<u64>,
+        /// When the webhook sink took it, unix milliseconds.
+        delivered_at_ms: Option<u64>,
     }
 
     /// What was known of the receiver when the time ran out.

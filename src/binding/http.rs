@@ -295,8 +295,3 @@ impl Poster {
 
 /// HTTP peers by id.
 pub(crate) type HttpPeers = HashMap<AgentId, Arc<HttpPeer>>;
-
-/// An agent id as a header value: ids may hold any text, headers only visible ASCII.
-pub(crate) fn issuer_header(id: &AgentId) -> String {
-    id.as_str().chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
-}

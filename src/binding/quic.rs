@@ -5,6 +5,7 @@
 //! go as datagrams (RFC 9221). The first frame each side sends is its hello; nothing a peer sends
 //! is looked at before it.
 
+use super::carried::Carried;
 use crate::driver::{Call, Input};
 use crate::router::{Router, SessionOutbox, SessionQueue, ToPeer};
 use proto::frame::{Frame, HelloLimits, VERSION};
@@ -140,23 +141,64 @@ async fn write(
     router: &Router,
 ) -> Result<(), SessionError> {
     let datagram_len = usize::try_from(limits.datagram_len_max).unwrap_or(usize::MAX);
-    while let Some(item) = outbox.next().await {
-        if let ToPeer::BestEffort(items) = item {
-            best_effort(connection, items, datagram_len, router).await?;
-            continue;
-        }
-        for frame in item.into_frames() {
-            if let Err(error) = send_frame(connection, &frame).await {
-                return Err(connection.close_reason().map_or_else(
-                    || SessionError::Frame { peer: peer.clone(), why: error.to_string() },
-                    SessionError::Connection,
-                ));
+    let mut carried = Carried::default();
+    loop {
+        let item = tokio::select! {
+            biased;
+            () = carried.acknowledged() => continue,
+            item = outbox.next() => item,
+        };
+        let sent = match item {
+            None => break,
+            Some(ToPeer::BestEffort(items)) => {
+                best_effort(connection, items, datagram_len, router).await?;
+                continue;
             }
+            Some(ToPeer::Offers { first_ref, items }) => {
+                offers(connection, &mut carried, first_ref, items).await
+            }
+            Some(item) => send_frames(connection, item.into_frames()).await,
+        };
+        if let Err(error) = sent {
+            return Err(connection.close_reason().map_or_else(
+                || SessionError::Frame { peer: peer.clone(), why: error.to_string() },
+                SessionError::Connection,
+            ));
         }
     }
     // The session was given up for a newer one.
     connection.close((Close::Replaced as u32).into(), b"replaced by a newer session");
     Err(SessionError::Connection(connection.closed().await))
+}
+
+/// Sends offers, but for copies of what is still on its way.
+async fn offers(
+    connection: &quinn::Connection,
+    carried: &mut Carried,
+    first_ref: u64,
+    items: Vec<bytes::Bytes>,
+) -> Result<(), quinn::WriteError> {
+    let acks = connection.stats().frame_rx.acks;
+    for (first_ref, items) in carried.fresh(first_ref, items, acks) {
+        for frame in (ToPeer::Offers { first_ref, items }).into_frames() {
+            let stream = send_frame(connection, &frame).await?;
+            if let Frame::Offers { items, .. } = &frame {
+                let stopped = stream.stopped();
+                carried.sent(items, async move { drop(stopped.await) });
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn send_frames(
+    connection: &quinn::Connection,
+    frames: Vec<Frame>,
+) -> Result<(), quinn::WriteError> {
+    for frame in frames {
+        send_frame(connection, &frame).await?;
+    }
+    Ok(())
 }
 
 /// Packs best-effort obligations into datagrams; what is too large for one goes on a stream.
@@ -213,12 +255,12 @@ async fn datagram(
 async fn send_frame(
     connection: &quinn::Connection,
     frame: &Frame,
-) -> Result<(), quinn::WriteError> {
+) -> Result<quinn::SendStream, quinn::WriteError> {
     let mut stream = connection.open_uni().await?;
     stream.write_chunk(frame.encode()).await?;
     // Finishing can only fail on a stream that was reset or finished before.
     let _ = stream.finish();
-    Ok(())
+    Ok(stream)
 }
 
 #[derive(Clone)]

@@ -3,8 +3,8 @@
 use super::output;
 use crate::api;
 use crate::config::{LogConfig, LogFormat, NodeConfig};
-use crate::node::Builder;
-use crate::store::{FaultPlan, FaultStore, FjallStore, StoreOptions};
+use crate::node::{Builder, store_options};
+use crate::store::{FaultPlan, FaultStore, FjallStore};
 use anyhow::Context as _;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -29,7 +29,7 @@ pub(super) async fn run(config: NodeConfig, json: bool) -> anyhow::Result<()> {
     if let Ok(plan) = std::env::var(FAULT_VARIABLE) {
         let plan: FaultPlan = plan.parse().map_err(anyhow::Error::msg)?;
         tracing::warn!(?plan, "the store fails on purpose");
-        let options = StoreOptions::default();
+        let options = store_options(&config);
         builder = builder.storage(Arc::new(FaultStore::new(
             FjallStore::open(&config.data_dir, &config.id, &options)?,
             plan,

@@ -52,7 +52,8 @@ const KINDS_HEAD: &str = r##"
 # on_decline: "apply" makes the principal's side safe when a receiver declines; "surface" reports
 #   the decline and its reason for the principal to decide.
 # handler: who applies what we receive. "builtin" is the node itself: authorizations and weights.
-#   A service of yours that applies, declines or defers, with the obligation id as idempotency key:
+#   A service of yours that applies, declines or defers, with the obligation id as idempotency key
+#   (an id belongs to its issuer, who is named in Abhyasa-Issuer):
 #     handler = { type = "webhook", url = "http://127.0.0.1:9000/obligations", timeout_ms = "##;
 
 const KINDS_TAIL: &str = r##", query = true }

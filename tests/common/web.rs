@@ -27,6 +27,8 @@ pub enum Mood {
     Gone,
     /// Neither posts nor queries get a usable answer.
     Mute,
+    /// Takes the call, and does nothing for longer than anybody waits.
+    Hangs,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +38,8 @@ pub struct Service {
     pub effects: Mutex<BTreeMap<String, u32>>,
     /// Every POST: its idempotency key, issuer header and body.
     pub posts: Mutex<Vec<(String, String, Value)>>,
-    pub queries: Mutex<u32>,
+    /// The issuer header of every status query.
+    pub queries: Mutex<Vec<String>>,
 }
 
 impl Service {
@@ -96,11 +99,16 @@ async fn call(State(service): State<Arc<Service>>, headers: HeaderMap, body: Byt
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
         Mood::Down => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Mood::Hangs => std::future::pending().await,
     }
 }
 
-async fn query(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Response {
-    *service.queries.lock().unwrap() += 1;
+async fn query(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    service.queries.lock().unwrap().push(text(&headers, "abhyasa-issuer"));
     if *service.mood.lock().unwrap() == Mood::Mute {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }

@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::run::{Counts, Report};
 use crate::scenario::{Fault, Policy};
 use crate::workload::Workload;
-use crate::world::{clock, draw, plan};
+use crate::world::{draw, plan};
 use link::Rng;
 use proto::id::AgentId;
 use proto::obligation::Obligation;

@@ -215,7 +215,8 @@ impl Checker {
                 breach("AC-1", format!("best effort escalated: {id}"));
             }
             view.inbox.insert(*num, id.clone());
-            if (item.acknowledged_at_ms.is_some() || item.outlived) && entry.escalations == 1 {
+            let noted = item.acknowledged_at_ms.is_some() || item.delivered_at_ms.is_some();
+            if (noted || item.outlived) && entry.escalations == 1 {
                 entry.witnessed |= item.acknowledged_at_ms.is_some();
                 continue;
             }

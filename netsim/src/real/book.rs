@@ -35,6 +35,8 @@ pub(super) struct Book {
     pub(super) ends: BTreeMap<(usize, String), End>,
     /// Escalations that a node has let somebody acknowledge.
     pub(super) acknowledged: BTreeSet<(usize, String)>,
+    /// Reconciliation items that a node has let somebody resolve, by number, and how.
+    pub(super) resolved: BTreeMap<(usize, u64), String>,
     pub(super) violations: Vec<Violation>,
 }
 
@@ -50,6 +52,7 @@ impl Shared {
             entries: works.into_iter().map(entry).collect(),
             ends: BTreeMap::new(),
             acknowledged: BTreeSet::new(),
+            resolved: BTreeMap::new(),
             violations: Vec::new(),
         })))
     }

@@ -1,11 +1,13 @@
 //! Clients of the nodes: those that issue, and one that watches.
 
 use super::book::Shared;
+use super::service::Service;
 use super::work::Call;
 use crate::check::Class;
 use abhyasa::demo::api::{Answer, Api, Taken, text};
 use link::Rng;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at what has ended.
@@ -93,15 +95,42 @@ fn error(body: &Value) -> (&str, &str) {
     (text(error, "code"), text(error, "message"))
 }
 
-/// Looks at what a node says has ended, for as long as it is let, and acknowledges some of the
-/// escalations.
-pub(super) async fn watch(api: Api, book: Shared, node: usize, seed: u64) {
+/// Looks at what a node says has ended, for as long as it is let, and decides some of what waits
+/// for a person.
+pub(super) async fn watch(api: Api, book: Shared, node: usize, seed: u64, service: Arc<Service>) {
     let rng = &mut Rng::new(seed, 65 + node as u64);
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let _ = look(&api, &book, node).await; // it may be down
         let _ = acknowledge(&api, &book, node, rng).await;
+        let _ = resolve(&api, &book, node, rng, &service).await;
     }
+}
+
+/// A person settles the newest item for reconciliation, or does not: by what the external system
+/// has done, where nobody else could say.
+async fn resolve(
+    api: &Api,
+    book: &Shared,
+    node: usize,
+    rng: &mut Rng,
+    service: &Service,
+) -> anyhow::Result<()> {
+    let page = api.get("/v1/reconciliation", &[("limit", PAGE)]).await?;
+    let open = page.get("items").and_then(Value::as_array).map_or(&[] as &[Value], Vec::as_slice);
+    let Some(item) = open.last().filter(|_| rng.chance(400)) else { return Ok(()) };
+    let (agent, id) = (text(item, "agent"), text(item, "obligation_id"));
+    let resolution = match text(item, "kind") {
+        "in_doubt" if service.effect(node, agent, id).happened => "applied",
+        "in_doubt" => "not_applied",
+        "decline_surfaced" if rng.chance(500) => "apply_safe",
+        _ => "noted",
+    };
+    let number = item.get("number").and_then(Value::as_u64).unwrap_or(0);
+    let path = format!("/v1/reconciliation/{number}/resolve");
+    api.post(&path, &json!({ "resolution": resolution })).await?;
+    book.open().resolved.insert((node, number), resolution.to_owned());
+    Ok(())
 }
 
 /// A person sees the newest escalation, or does not.

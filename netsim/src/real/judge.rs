@@ -4,23 +4,32 @@
 //! A call without an answer may have been taken or not. All else must be as it was promised.
 
 use super::book::{Book, Entry};
+use super::service::Effect;
 use super::store::Image;
 use super::work::NAMES;
-use crate::check::Class;
+use crate::check::{Class, Spec};
 use crate::run::Counts;
 use proto::ack::AckStatus;
 use proto::id::AgentId;
 use proto::polarity::Change;
-use proto::record::{Cell, CellValue, EscalationReason, Outcome, ReconcileKind, Role, Terminal};
+use proto::record::{
+    Cell, CellValue, EscalationReason, Outcome, ReconcileKind, Resolution, Role, Terminal,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Wall time for what happens at once: on a busy machine a commit or a start takes a while.
 const LATE_MS_MAX: u64 = 5_000;
+/// From a look at the clock until a call has reached an external system.
+const CALL_MS_MAX: u64 = 500;
 
 /// What the judge knows beside the book and the stores.
 pub(super) struct Facts<'a> {
     /// For how much of a time a node could work: node, from and to in unix milliseconds.
     pub(super) able_ms: &'a dyn Fn(usize, u64, u64) -> u64,
+    /// What an external system has done.
+    pub(super) effect: &'a dyn Fn(&Spec) -> Effect,
+    /// Whether the sink has the escalation of an obligation.
+    pub(super) sunk: &'a dyn Fn(&Spec) -> bool,
     /// When all faults ended, in unix milliseconds.
     pub(super) healed_at_ms: u64,
     /// How long after that a receiver may take to be heard.
@@ -161,6 +170,9 @@ impl Judge<'_> {
             Terminal::Escalated => self.escalated(entry, outcome),
         }
         self.ledger(entry, outcome);
+        if spec.external {
+            self.outside(entry, outcome);
+        }
         if outcome.terminal != Terminal::Escalated
             && self.image(node).escalations.contains_key(id.as_str())
         {
@@ -208,7 +220,8 @@ impl Judge<'_> {
         let (spec, id) = (&entry.work.spec, &entry.work.spec.id);
         self.verdict.counts.declined += 1;
         let reason = outcome.reason.as_ref().map(ToString::to_string).unwrap_or_default();
-        if !["expired", "superseded"].iter().any(|known| reason.starts_with(known)) {
+        let own = ["expired", "superseded"].iter().any(|known| reason.starts_with(known));
+        if !own && !spec.external {
             let detail = format!("{id} was declined, of all things because {reason:?}");
             self.breach("DC-1", Class::Safety, spec.target, detail);
         }
@@ -219,7 +232,11 @@ impl Judge<'_> {
         let superseded = reason.starts_with("superseded");
         if let Change::Weight { .. } = spec.change {
             let own = self.cell(entry, Role::Principal).cloned();
-            let times = i64::from(!self.facts.surface);
+            let chosen = {
+                let items = self.image(spec.issuer).items(id, ReconcileKind::DeclineSurfaced);
+                items.filter(|item| item.resolution == Some(Resolution::ApplySafe)).count() as i64
+            };
+            let times = if self.facts.surface { chosen } else { 1 };
             self.moved(entry, own.as_ref(), times, Role::Principal);
         }
         if surfaced > 1 || (self.facts.surface && surfaced == 0 && !superseded) {
@@ -248,6 +265,15 @@ impl Judge<'_> {
         if at < deadline && escalation.reason != EscalationReason::RetriesExhausted {
             let detail = format!("{id} escalated {} ms before its deadline", deadline - at);
             self.breach("AB-4", Class::Safety, node, detail);
+        }
+        let sunk = (self.facts.sunk)(spec);
+        if escalation.delivered_at_ms.is_some() != sunk && escalation.acknowledged_at_ms.is_none() {
+            let detail = format!("{escalation:?}, and its sink has it: {sunk}");
+            self.breach("AB-4", Class::Safety, node, detail);
+        }
+        if escalation.delivered_at_ms.is_none() && escalation.acknowledged_at_ms.is_none() {
+            let detail = format!("nobody has heard of the escalation of {id}");
+            self.breach("AB-4", Class::Liveness, node, detail);
         }
         let late = (self.facts.able_ms)(node, deadline, at);
         self.verdict.lateness_ms.push(late);
@@ -329,6 +355,28 @@ impl Judge<'_> {
         }
     }
 
+    /// An external effect: in time, and as its issuer was told.
+    //= AB-3 DL-1
+    fn outside(&mut self, entry: &Entry, outcome: &Outcome) {
+        let (spec, id) = (&entry.work.spec, &entry.work.spec.id);
+        let Effect { happened, last_asked_ms } = (self.facts.effect)(spec);
+        let told = match outcome.terminal {
+            Terminal::Applied => happened,
+            Terminal::Declined => !happened || coalesced(outcome),
+            Terminal::Escalated => true,
+        };
+        if !told {
+            let detail = format!("{id} ended {outcome:?}, and its effect happened: {happened}");
+            self.breach("AB-3", Class::Safety, spec.target, detail);
+        }
+        let deadline = outcome.deadline_at.as_ms();
+        let late = (self.facts.able_ms)(spec.target, deadline, last_asked_ms);
+        if late > CALL_MS_MAX {
+            let detail = format!("an effect was asked for {late} ms after the deadline of {id}");
+            self.breach("DL-1", Class::Safety, spec.target, detail);
+        }
+    }
+
     /// How often a correction moved its weight at its target.
     fn effects(&self, entry: &Entry) -> i64 {
         let Change::Weight { delta } = entry.work.spec.change else { return 0 };
@@ -352,12 +400,14 @@ impl Judge<'_> {
 
     fn no_effect(&mut self, entry: &Entry, why: &str) {
         let (spec, id) = (&entry.work.spec, &entry.work.spec.id);
-        let done = match spec.change {
-            Change::Weight { .. } => self.effects(entry) != 0,
-            Change::Authorization { .. } => self
-                .cell(entry, Role::Receiver)
-                .is_some_and(|cell| cell.obligation_id == *id && cell.sequence.is_some()),
-        };
+        let outside = spec.external && (self.facts.effect)(spec).happened;
+        let done = outside
+            || match spec.change {
+                Change::Weight { .. } => self.effects(entry) != 0,
+                Change::Authorization { .. } => self
+                    .cell(entry, Role::Receiver)
+                    .is_some_and(|cell| cell.obligation_id == *id && cell.sequence.is_some()),
+            };
         if done {
             let detail = format!("{id} {why}, and had its effect");
             self.breach("AB-3", Class::Safety, spec.target, detail);
@@ -414,6 +464,13 @@ impl Judge<'_> {
             let found = image.escalations.get(id).map_or(&[] as &[_], Vec::as_slice);
             if found.iter().any(|escalation| escalation.acknowledged_at_ms.is_none()) {
                 broken.push(("AB-4", format!("{id} was acknowledged, and is not any more")));
+            }
+        }
+        for ((_, number), how) in self.book.resolved.iter().filter(|((at, _), _)| *at == node) {
+            let item = image.reconcile.get(number);
+            let is = item.and_then(|item| serde_json::to_value(item.resolution).ok());
+            if is.as_ref().and_then(serde_json::Value::as_str) != Some(how) {
+                broken.push(("TS-1", format!("item {number} was resolved {how}, and is {item:?}")));
             }
         }
         if image.attempts > 0 {

@@ -1,7 +1,7 @@
 //! What goes wrong in a run of the real world, and when: the timeline, as single actions.
 
-use crate::options::Options;
-use crate::scenario::{Arena, Fault, FaultKind};
+use crate::options::{HandlerModel, KINDS, Options};
+use crate::scenario::{Arena, CrashPoint, Fault, FaultKind};
 use anyhow::bail;
 use link::{Bursts, Chance, Delay, LinkModel, Micros, Rng};
 use proto::backoff::Backoff;
@@ -49,6 +49,11 @@ pub(super) fn actions(options: &Options) -> anyhow::Result<Vec<(u64, Action)>> {
     for Fault { at_ms, for_ms, what } in timeline {
         let (at, until) = (*at_ms, at_ms + for_ms);
         let mut act = |at, action| actions.push((at, action));
+        // A node whose commit fails ends; how long it is away is how long the fault lasts.
+        let arm = |act: &mut dyn FnMut(u64, Action), rng: &mut Rng, node, how| {
+            let plan = format!("{how}@{}", rng.range(1, COMMIT_MAX));
+            act(at, Action::Arm { node, plan, restart_ms: *for_ms, full_until_ms: 0 });
+        };
         match what.clone() {
             FaultKind::Cut { from, to } => {
                 act(at, Action::Cut(from, to));
@@ -78,13 +83,14 @@ pub(super) fn actions(options: &Options) -> anyhow::Result<Vec<(u64, Action)>> {
                 act(at, Action::Stop(node));
                 act(until, Action::Continue(node));
             }
-            // A node whose commit fails ends. So does one that is killed there.
             FaultKind::FailSync { node, kept } => {
-                let how =
-                    if kept { ["fail-kept", "abort-after"] } else { ["fail", "abort-before"] };
-                let how = rng.pick(&how).unwrap_or("fail");
-                let plan = format!("{how}@{}", rng.range(1, COMMIT_MAX));
-                act(at, Action::Arm { node, plan, restart_ms: *for_ms, full_until_ms: 0 });
+                arm(&mut act, rng, node, if kept { "fail-kept" } else { "fail" });
+            }
+            FaultKind::CrashAt { node, point: CrashPoint::BeforeCommit } => {
+                arm(&mut act, rng, node, "abort-before");
+            }
+            FaultKind::CrashAt { node, point: CrashPoint::AfterCommit } => {
+                arm(&mut act, rng, node, "abort-after");
             }
             FaultKind::DiskFull { node } => {
                 let plan = format!("full@{}", rng.range(1, COMMIT_MAX));
@@ -173,6 +179,19 @@ pub fn swarm(seed: u64, transfers: u32) -> Options {
             cap_ms,
             jitter_permille: r.pick(&[0, 200, 900]).unwrap_or(0),
         },
+        external: match r.below(5) {
+            0 => vec![KINDS[0].to_owned(), KINDS[1].to_owned()],
+            1 => vec![KINDS[2].to_owned()],
+            _ => Vec::new(),
+        },
+        handler: HandlerModel {
+            decline_permille: r.pick(&[0, 200]).unwrap_or(0),
+            defer_permille: r.pick(&[0, 300]).unwrap_or(0),
+            defer_forever_permille: r.pick(&[0, 0, 100]).unwrap_or(0),
+            unreached_permille: r.pick(&[0, 200]).unwrap_or(0),
+            in_doubt_permille: r.pick(&[0, 0, 100]).unwrap_or(0),
+            call_ms_max: r.pick(&[1, 100, 1_200]).unwrap_or(1),
+        },
         surface: r.chance(300),
         coalesce: r.chance(700),
         window: r.pick(&[1, 3, 64, 1024]).unwrap_or(64),
@@ -218,8 +237,12 @@ fn timeline(r: &mut Rng, faults_ms: u64) -> Vec<Fault> {
             2 => FaultKind::Flap { a: 0, b: 1, down_ms: r.range(10, 400), up_ms: r.range(10, 400) },
             3 => FaultKind::Link { from: node, to: 1 - node, back: r.chance(500), link: link(r) },
             4 => FaultKind::Pause { node },
-            5 => FaultKind::FailSync { node, kept: false },
-            6 => FaultKind::FailSync { node, kept: true },
+            5 => FaultKind::FailSync { node, kept: r.chance(500) },
+            6 => {
+                let after = r.chance(500);
+                let point = if after { CrashPoint::AfterCommit } else { CrashPoint::BeforeCommit };
+                FaultKind::CrashAt { node, point }
+            }
             7 => FaultKind::DiskFull { node },
             8 => FaultKind::Rebind { node },
             9 => FaultKind::Noise { node },

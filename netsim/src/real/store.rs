@@ -7,8 +7,8 @@ use bytes::Bytes;
 use proto::id::{AgentId, GovernedKey, Kind, ObligationId};
 use proto::obligation::Obligation;
 use proto::record::{
-    Cell, Escalation, Ledger, Outcome, Pending, Reconcile, ReconcileKind, Role, split_cell_key,
-    split_issued_key,
+    Cell, Escalation, Ledger, Outcome, Pending, Reconcile, ReconcileKind, Role, key_num,
+    split_cell_key, split_issued_key,
 };
 use proto::store::{Read, Table};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ pub(super) struct Image {
     pub(super) attempts: usize,
     pub(super) outcomes: BTreeMap<String, Outcome>,
     pub(super) escalations: BTreeMap<String, Vec<Escalation>>,
-    pub(super) reconcile: Vec<Reconcile>,
+    pub(super) reconcile: BTreeMap<u64, Reconcile>,
     pub(super) ledger: BTreeMap<(AgentId, ObligationId), Ledger>,
     pub(super) cells: BTreeMap<CellKey, Cell>,
 }
@@ -54,8 +54,9 @@ impl Image {
             let found: Escalation = serde_json::from_slice(&value)?;
             image.escalations.entry(found.obligation_id.to_string()).or_default().push(found);
         }
-        for (_, value) in all(&store, Table::Reconcile)? {
-            image.reconcile.push(serde_json::from_slice(&value)?);
+        for (key, value) in all(&store, Table::Reconcile)? {
+            let number = key_num(&key).context("a number")?;
+            image.reconcile.insert(number, serde_json::from_slice(&value)?);
         }
         for (key, value) in all(&store, Table::Ledger)? {
             let key = split_issued_key(&key).context("a ledger key")?;
@@ -80,7 +81,16 @@ impl Image {
 
     /// How many items of a sort were filed of an obligation.
     pub(super) fn filed(&self, id: &ObligationId, kind: ReconcileKind) -> usize {
-        self.reconcile.iter().filter(|item| item.kind == kind && item.obligation_id == *id).count()
+        self.items(id, kind).count()
+    }
+
+    /// The items of a sort that were filed of an obligation.
+    pub(super) fn items(
+        &self,
+        id: &ObligationId,
+        kind: ReconcileKind,
+    ) -> impl Iterator<Item = &Reconcile> {
+        self.reconcile.values().filter(move |item| item.kind == kind && item.obligation_id == *id)
     }
 }
 

@@ -15,6 +15,9 @@ pub(super) const NAMES: [&str; 2] = [ALICE, BOB];
 /// Every correction of a weight, in billionths: small enough to stay inside the bounds.
 const STEP_NANOS: i64 = 1_000_000;
 
+/// Bytes of a note in each payload, one size for a run.
+const NOTES: [u64; 4] = [0, 0, 200, 16_000];
+
 /// One obligation of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
@@ -45,6 +48,8 @@ pub(super) struct Call {
 pub(super) fn draw(options: &Options) -> anyhow::Result<(Vec<Work>, Vec<Call>)> {
     let rng = &mut Rng::new(options.seed, 60);
     let (mut works, mut calls) = (Vec::new(), Vec::new());
+    // Large payloads make the stores flush and compact while they are killed.
+    let note = usize::try_from(rng.pick(&NOTES).unwrap_or(0))?;
     let mut shared = [0u32; 2];
     let mut left = u64::from(options.transfers);
     while left > 0 {
@@ -53,7 +58,7 @@ pub(super) fn draw(options: &Options) -> anyhow::Result<(Vec<Work>, Vec<Call>)> 
         let issuer = usize::try_from(rng.below(2)).unwrap_or(0);
         let first = works.len();
         for _ in 0..count {
-            works.push(one(options, rng, works.len(), issuer, &mut shared)?);
+            works.push(one(options, rng, works.len(), issuer, &mut shared, note)?);
         }
         let wanted = |work: &usize| {
             let number = u32::try_from(*work).unwrap_or(u32::MAX);
@@ -81,6 +86,7 @@ fn one(
     number: usize,
     issuer: usize,
     shared: &mut [u32; 2],
+    note: usize,
 ) -> anyhow::Result<Work> {
     // Each issuer has its own space of ids: both may use the same.
     let id = match shared.get_mut(issuer) {
@@ -130,6 +136,11 @@ fn one(
         if numbered {
             members.insert("sequence".to_owned(), json!((number + 1) * 10));
         }
+        if let Some(payload) = members.get_mut("payload").and_then(Value::as_object_mut)
+            && note > 0
+        {
+            payload.insert("note".to_owned(), json!("x".repeat(note)));
+        }
         if short {
             members.insert("deadline_seconds".to_owned(), json!(seconds));
         }
@@ -141,7 +152,7 @@ fn one(
         key: GovernedKey::new(&key)?,
         change,
         admissible: !benign,
-        external: false,
+        external: options.external.iter().any(|external| external == kind),
     };
     Ok(Work { spec, kind: Kind::new(kind)?, body, numbered })
 }

@@ -123,6 +123,7 @@ pub(crate) fn escalation(num: u64, id: &'static str, applied: bool) -> Write {
         safe_action: judged.safe_action(&obligation(id), "test").unwrap(),
         safe_action_applied: applied,
         acknowledged_at_ms: None,
+        delivered_at_ms: None,
         outlived: false,
     };
     put(Table::Escalation, num_key(num), serde_json::to_vec(&item).unwrap().into())

@@ -277,6 +277,7 @@ impl Custodian {
             safe_action: action,
             safe_action_applied: applied,
             acknowledged_at_ms: None,
+            delivered_at_ms: None,
             outlived: false,
         };
         ctx.put(Table::Escalation, num_key(num), to_json(&escalation));

@@ -75,6 +75,19 @@ pub(super) fn ack_escalation(
     Ok(Ok(()))
 }
 
+/// Notes that the sink has taken an escalation. One that is gone was seen by a person meanwhile.
+pub(super) fn delivered(ctx: &mut Ctx<'_>, num: u64) -> Result<(), ReadError> {
+    let key = num_key(num);
+    let Some(bytes) = ctx.get(Table::Escalation, &key)? else { return Ok(()) };
+    let escalation: Escalation = serde_json::from_slice(&bytes)
+        .map_err(|error| ReadError::damaged(Table::Escalation, error))?;
+    if escalation.delivered_at_ms.is_none() {
+        let escalation = Escalation { delivered_at_ms: Some(ctx.now.as_ms()), ..escalation };
+        ctx.put(Table::Escalation, key, to_json(&escalation));
+    }
+    Ok(())
+}
+
 impl Custody {
     pub(super) fn resolve(
         &mut self,

@@ -104,6 +104,7 @@ fn escalation(work: &Work) -> Escalation {
         },
         safe_action_applied: true,
         acknowledged_at_ms: None,
+        delivered_at_ms: Some(DEADLINE + 10),
         outlived: false,
     }
 }
@@ -192,6 +193,8 @@ impl Run {
 fn facts() -> Facts<'static> {
     Facts {
         able_ms: &|_, from, to| to.saturating_sub(from),
+        effect: &|_| Effect::default(),
+        sunk: &|_| true,
         healed_at_ms: DEADLINE,
         settle_ms: 10_000,
         surface: false,
@@ -330,12 +333,74 @@ fn a_late_ack_is_filed_once() {
         resolution: None,
         resolved_at_ms: None,
     };
-    run.images[0].reconcile = vec![item.clone()];
+    run.images[0].reconcile.insert(1, item.clone());
     run.put(ESCALATED, Role::Receiver, lowered());
     let verdict = judge(&mut run.book.open(), &run.images, &facts()).unwrap();
     assert_eq!(run.book.open().violations, []);
     assert_eq!(verdict.counts.spurious, 1, "it was applied, and escalated");
-    run.images[0].reconcile.push(item);
+    run.images[0].reconcile.insert(2, item);
+    let broken = run.judged(&facts());
+    assert!(broken.iter().any(|violation| violation.rule == "TS-1"), "{broken:?}");
+}
+
+/// Judges a run whose corrections are applied by an external system.
+fn judged_outside(effect: Effect) -> Vec<Violation> {
+    let run = Run::new();
+    for n in [APPLIED, DECLINED, ESCALATED] {
+        run.book.open().entries[n].work.spec.external = true;
+    }
+    let applied = run.work(APPLIED).spec.id;
+    let effect = |spec: &Spec| {
+        let happened = if spec.id == applied { effect.happened } else { !effect.happened };
+        Effect { happened, ..effect }
+    };
+    run.judged(&Facts { effect: &effect, ..facts() })
+}
+
+#[test]
+fn external_effects_are_as_told_and_not_asked_for_late() {
+    let in_time = Effect { happened: true, last_asked_ms: DEADLINE - 1 };
+    assert_eq!(judged_outside(in_time), []);
+    let late = Effect { last_asked_ms: DEADLINE + CALL_MS_MAX + 1, ..in_time };
+    let rules = |violations: Vec<Violation>| -> BTreeSet<&str> {
+        violations.iter().map(|violation| violation.rule).collect()
+    };
+    assert_eq!(rules(judged_outside(late)), BTreeSet::from(["DL-1"]));
+    // Applied without an effect, and declined with one.
+    let untrue = judged_outside(Effect { happened: false, ..in_time });
+    assert_eq!(untrue.iter().filter(|violation| violation.rule == "AB-3").count(), 3);
+}
+
+#[test]
+fn an_escalation_that_nobody_heard_of_is_a_silent_loss() {
+    let broken = Run::new().judged(&Facts { sunk: &|_| false, ..facts() });
+    assert!(broken.iter().any(|violation| violation.class == Class::Safety), "noted, and untrue");
+    let mut run = Run::new();
+    let id = run.id(ESCALATED);
+    run.images[0].escalations.get_mut(&id).unwrap()[0].delivered_at_ms = None;
+    let broken = run.judged(&Facts { sunk: &|_| false, ..facts() });
+    assert_eq!(broken.len(), 1);
+    assert_eq!((broken[0].rule, broken[0].class), ("AB-4", Class::Liveness));
+}
+
+#[test]
+fn what_a_person_resolved_stays_resolved() {
+    let mut run = Run::new();
+    let item = Reconcile {
+        kind: ReconcileKind::InDoubt,
+        obligation_id: run.work(ESCALATED).spec.id,
+        agent: name(1),
+        at_ms: 1,
+        detail: String::new(),
+        safe_action: None,
+        resolution: Some(Resolution::Noted),
+        resolved_at_ms: Some(2),
+    };
+    run.images[0].reconcile.insert(7, item);
+    run.book.open().resolved.insert((0, 7), "noted".to_owned());
+    judge(&mut run.book.open(), &run.images, &facts()).unwrap();
+    assert_eq!(run.book.open().violations, []);
+    run.book.open().resolved.insert((0, 7), "applied".to_owned());
     let broken = run.judged(&facts());
     assert!(broken.iter().any(|violation| violation.rule == "TS-1"), "{broken:?}");
 }
