@@ -189,10 +189,7 @@ mod tests {
                 let left = lengths.iter().map(|length| (length - x).max(0.0)).sum::<f64>() / all;
                 // Few of the drawn outages are as long as the rarest moments need.
                 let off = if target < 0.1 { 0.35 } else { 0.15 };
-                assert!(
-                    (left / target - 1.0).abs() < off,
-                    "{text}, {target}: {left} beyond {x} s"
-                );
+                assert!((left / target - 1.0).abs() < off, "{text}, {target}: {left} beyond {x} s");
             }
         }
     }
