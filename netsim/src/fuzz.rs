@@ -22,7 +22,7 @@
 
 mod channel;
 
-use crate::parallel;
+use crate::pool;
 use crate::stats::{Share, Z_99};
 use channel::Shard;
 use serde::Serialize;
@@ -150,17 +150,17 @@ pub fn fuzz(
     seed: u64,
     threads: usize,
     stop: &AtomicBool,
-    mut told: impl FnMut(u64) + Send,
+    mut told: impl FnMut(u64),
 ) -> Tally {
-    let shards = usize::try_from(transfers.div_ceil(SHARD)).unwrap_or(usize::MAX);
     let mut total = Tally::default();
-    let work = |shard: usize| {
-        let first = shard as u64 * SHARD;
+    let work = |shard: u64| {
+        let first = shard * SHARD;
         Shard::new(seed, first, SHARD.min(transfers - first)).run()
     };
-    parallel::each(shards, threads, stop, work, |_, tally| {
+    pool::in_order(threads, transfers.div_ceil(SHARD), stop, work, |_, tally| {
         total.merge(&tally);
         told(total.transfers);
+        true
     });
     total
 }

@@ -17,7 +17,6 @@ pub mod node_world;
 mod options;
 pub mod oracle;
 mod pair;
-pub mod parallel;
 pub mod pool;
 #[cfg(feature = "node")]
 pub mod price;

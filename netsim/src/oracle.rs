@@ -11,7 +11,7 @@
 
 use crate::net::Mode;
 use crate::options::Options;
-use crate::parallel;
+use crate::pool;
 use crate::run::run;
 use crate::scenario::{Fault, FaultKind};
 use link::{Chance, Delay, LinkModel, Micros};
@@ -124,15 +124,14 @@ pub fn ask(
     ask: Ask,
     threads: usize,
     stop: &AtomicBool,
-    mut told: impl FnMut() + Send,
+    mut told: impl FnMut(),
 ) -> Result<[Found; 2], String> {
     let loss = ask.loss();
     let (escalated, spurious) = closed_form(loss);
     let mut seen: Vec<[u64; 2]> = Vec::new();
     let mut broken = None;
-    let jobs = usize::try_from(ask.seeds).unwrap_or(usize::MAX);
-    let work = |seed: usize| run(&scenario(ask, seed as u64));
-    parallel::each(jobs, threads, stop, work, |seed, report| {
+    let work = |seed: u64| run(&scenario(ask, seed));
+    pool::in_order(threads, ask.seeds, stop, work, |seed, report| {
         told();
         let counts = report.counts;
         if let Some(violation) = report.violations.first() {
@@ -141,6 +140,7 @@ pub fn ask(
             broken = Some(format!("seed {seed}: not all applied or escalated: {counts:?}"));
         }
         seen.push([counts.escalated, counts.spurious]);
+        broken.is_none()
     });
     if let Some(broken) = broken {
         return Err(broken);

@@ -34,7 +34,7 @@ pub struct Document {
     made: Made,
     rows: Vec<Row>,
     broken: Vec<Broken>,
-    runs: usize,
+    runs: u64,
 }
 
 /// The commit it was built from, if the build was told.

@@ -18,7 +18,7 @@ mod outage;
 
 use crate::net::Mode;
 use crate::options::Options;
-use crate::parallel;
+use crate::pool;
 use crate::run::run;
 use crate::scenario::{Fault, FaultKind};
 use crate::stats::{Interval, Share, Z_95, below_if_none};
@@ -177,15 +177,15 @@ impl Wish {
         transfers: u64,
         threads: usize,
         stop: &AtomicBool,
-        mut told: impl FnMut(u64) + Send,
+        mut told: impl FnMut(u64),
     ) -> Trial {
         let scenarios = self.scenarios(profile, transfers);
         let mut shares = Vec::new();
         let mut measures = crate::Measures::default();
         let mut broken = Vec::new();
-        let work = |seed: usize| scenarios.get(seed).map(run);
-        parallel::each(scenarios.len(), threads, stop, work, |seed, report| {
-            let Some(report) = report else { return };
+        let work = |seed: u64| usize::try_from(seed).ok().and_then(|n| scenarios.get(n)).map(run);
+        pool::in_order(threads, scenarios.len() as u64, stop, work, |seed, report| {
+            let Some(report) = report else { return true };
             let m = &report.measures;
             shares.push(Share { hits: m.spurious, n: m.transfers });
             measures.merge(m);
@@ -193,8 +193,8 @@ impl Wish {
             broken.extend(
                 report.violations.first().map(|v| format!("seed {seed}: {}: {}", v.rule, v.detail)),
             );
+            true
         });
-        shares.sort_by_key(|share| (share.hits, share.n));
         let (total, Interval { low, high }) = Share::pooled(&shares, Z_95);
         Trial {
             profile,
@@ -211,57 +211,63 @@ impl Wish {
     }
 
     /// One scenario for each outage drawn: obligations are issued all through it, at an even rate,
-    /// so that a long one holds more of them.
+    /// so that a long one holds more of them. Without outages they are issued over ten minutes.
     fn scenarios(&self, profile: Sized, transfers: u64) -> Vec<Options> {
-        const RUNS_MAX: u64 = 400;
         const EACH: u64 = 1_000;
+        const RUNS_MAX: u64 = 400;
         let runs = transfers.div_ceil(EACH).clamp(1, RUNS_MAX.max(transfers.div_ceil(5_000)));
         let mut rng = Rng::new(0, 77);
-        let lengths: Vec<f64> =
-            (0..runs).map(|_| self.outage.draw(&mut rng).seconds().max(0.001)).collect();
-        let all: f64 = lengths.iter().sum();
-        let one = |(seed, length): (u64, f64)| {
-            let share = match self.outage {
-                Outage::None => 1.0 / runs as f64,
-                _ => length / all,
-            };
-            let length_ms = (length * 1000.0) as u64;
-            let out =
-                Fault { at_ms: 0, for_ms: length_ms, what: FaultKind::Partition { a: 0, b: 1 } };
-            let mut options = Options {
-                seed,
-                nodes: 2,
-                transfers: (transfers as f64 * share).ceil() as u32,
-                warm_up_ms: 1_000,
-                faults_ms: length_ms,
-                heal_after_ms: profile.deadline_s * 1_000,
-                timeline: Some(vec![out]),
-                keys: 1_000_000_000,
-                benign_permille: 0,
-                mode: Mode::Datagrams,
-                singly: true,
-                wire: false,
-                idle_ms: length_ms * 2 + 3_600_000,
-                racing: false,
-                deadline_s: profile.deadline_s,
-                retries: None,
-                backoff: Backoff {
-                    base_ms: profile.base_ms,
-                    cap_ms: profile.cap_ms,
-                    jitter_permille: 200,
-                },
-                window: 1 << 20,
-                window_bytes: 1 << 30,
-                deciding_max: 1 << 20,
-                ..self.scenario.clone()
-            };
-            if self.outage == Outage::None {
-                options.timeline = Some(Vec::new());
-                options.faults_ms = 600_000;
-            }
-            options
+        let mut length_ms = || match self.outage {
+            Outage::None => 600_000,
+            _ => self.outage.draw(&mut rng).ms().max(1),
+        };
+        let lengths: Vec<u64> = (0..runs).map(|_| length_ms()).collect();
+        let all = lengths.iter().sum::<u64>() as f64;
+        let one = |(seed, length_ms): (u64, u64)| {
+            let count = (transfers as f64 * length_ms as f64 / all).ceil() as u32;
+            Options { seed, transfers: count, ..self.scenario_of(profile, length_ms) }
         };
         (0..).zip(lengths).map(one).collect()
+    }
+
+    fn scenario_of(&self, profile: Sized, length_ms: u64) -> Options {
+        // The nodes connect first: what is sized are obligations, not handshakes.
+        let begins = |for_ms, what| Fault { at_ms: 0, for_ms, what };
+        let way = |((from, to), link): ((usize, usize), &LinkModel)| {
+            begins(0, FaultKind::Link { from, to, back: false, link: link.clone() })
+        };
+        let mut timeline: Vec<Fault> =
+            [(0, 1), (1, 0)].into_iter().zip(self.ways()).map(way).collect();
+        if self.outage != Outage::None {
+            timeline.push(begins(length_ms, FaultKind::Partition { a: 0, b: 1 }));
+        }
+        Options {
+            nodes: 2,
+            warm_up_ms: 1_000,
+            faults_ms: length_ms,
+            heal_after_ms: profile.deadline_s * 1_000,
+            timeline: Some(timeline),
+            link: LinkModel::with_delay(self.scenario.link.delay),
+            links: Vec::new(),
+            keys: 1_000_000_000,
+            benign_permille: 0,
+            mode: Mode::Datagrams,
+            singly: true,
+            wire: false,
+            idle_ms: length_ms * 2 + 3_600_000,
+            racing: false,
+            deadline_s: profile.deadline_s,
+            retries: None,
+            backoff: Backoff {
+                base_ms: profile.base_ms,
+                cap_ms: profile.cap_ms,
+                jitter_permille: 200,
+            },
+            window: 1 << 20,
+            window_bytes: 1 << 30,
+            deciding_max: 1 << 20,
+            ..self.scenario.clone()
+        }
     }
 
     /// Sizes, tries out, and raises the deadline until the rate seen is not above the target: at most
@@ -272,7 +278,7 @@ impl Wish {
         rounds: usize,
         threads: usize,
         stop: &AtomicBool,
-        mut told: impl FnMut(u64) + Send,
+        mut told: impl FnMut(u64),
     ) -> Vec<Trial> {
         let mut trials: Vec<Trial> = Vec::new();
         let mut profile = self.size();

@@ -11,7 +11,7 @@ mod row;
 
 use crate::measures::Measures;
 use crate::options::Options;
-use crate::parallel;
+use crate::pool;
 use crate::report::Chart;
 use crate::run::run;
 use crate::stats::Share;
@@ -75,10 +75,10 @@ pub struct Outcome {
     pub rows: Vec<Row>,
     /// Broken promises, by point and seed.
     pub broken: Vec<Broken>,
-    /// Runs made, and those planned.
-    pub runs: usize,
+    /// Runs made.
+    pub runs: u64,
     /// Runs planned.
-    pub planned: usize,
+    pub planned: u64,
 }
 
 /// Sums of one point.
@@ -107,24 +107,25 @@ impl Study {
         quick: bool,
         threads: usize,
         stop: &AtomicBool,
-        mut told: impl FnMut(usize, usize) + Send,
+        mut told: impl FnMut(u64, u64),
     ) -> Outcome {
         let points = (self.points)(quick);
-        let planned = points.len() * usize::try_from(seeds).unwrap_or(usize::MAX);
+        let planned = points.len() as u64 * seeds;
         let mut sums: Vec<Sum> = points.iter().map(|_| Sum::default()).collect();
         let mut broken = Vec::new();
         // Seed by seed, so that a study that is cut short has a little of everything.
-        let split = |job: usize| (job % points.len(), (job / points.len()) as u64);
+        let count = points.len() as u64;
+        let split = |job: u64| (usize::try_from(job % count).unwrap_or(0), job / count);
         let work = |job| {
             let (point, seed) = split(job);
             points.get(point).map(|point| one(&Options { seed, ..point.options.clone() }))
         };
         let mut done = 0;
-        let runs = parallel::each(planned, threads, stop, work, |job, ran| {
+        pool::in_order(threads, planned, stop, work, |job, ran| {
             let (point, seed) = split(job);
             done += 1;
             told(done, planned);
-            let (Some(sum), Some(ran)) = (sums.get_mut(point), ran) else { return };
+            let (Some(sum), Some(ran)) = (sums.get_mut(point), ran) else { return true };
             if let Ran::Broke { rule, detail, .. } = &ran {
                 let options =
                     points.get(point).map(|point| Options { seed, ..point.options.clone() });
@@ -138,10 +139,11 @@ impl Study {
                 });
             }
             sum.add(ran);
+            true
         });
         broken.sort_by_key(|broken| (broken.point, broken.seed));
-        let rows = points.iter().zip(&mut sums).map(|(point, sum)| Row::of(point, sum)).collect();
-        Outcome { rows, broken, runs, planned }
+        let rows = points.iter().zip(&sums).map(|(point, sum)| Row::of(point, sum)).collect();
+        Outcome { rows, broken, runs: done, planned }
     }
 }
 
@@ -179,12 +181,5 @@ impl Sum {
         self.doubled.push(Share { hits: measures.doubled, n });
         self.late.push(Share { hits: measures.twins_late, n: measures.twins });
         self.measures.merge(&measures);
-    }
-
-    /// The order in which seeds were ready does not show.
-    fn settle(&mut self) {
-        for shares in [&mut self.spurious, &mut self.silent, &mut self.doubled, &mut self.late] {
-            shares.sort_by_key(|share| (share.hits, share.n));
-        }
     }
 }

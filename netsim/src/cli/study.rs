@@ -53,7 +53,7 @@ pub(crate) fn run(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     let started = now();
     let mut progress = Progress::new("runs");
     let outcome = study.run(seeds, args.quick, threads, &stop, |done, planned| {
-        progress.at(done as u64, planned as u64);
+        progress.at(done, planned);
     });
     let seconds = progress.done();
     let quick = if args.quick { " --quick" } else { "" };

@@ -104,57 +104,51 @@ fn recovery_points(quick: bool) -> Vec<Point> {
         for (connection, idle_ms) in
             [("idle 30 s", 30_000), ("no idle timeout", DEADLINE_S * 2_000)]
         {
-            for racing in [true, false] {
-                let outage = FaultKind::Partition { a: 0, b: 1 };
-                let options = Options {
-                    name: format!("outage of {outage_s} s"),
-                    // Few: many pending ones retry at so many moments that one always comes soon.
-                    transfers: 5,
-                    warm_up_ms: 1_000,
-                    faults_ms: outage_s * 1_000,
-                    // As long as the slowest connection needs to notice.
-                    heal_after_ms: outage_s * 2_000 + 600_000,
-                    timeline: Some(vec![Fault {
-                        at_ms: 0,
-                        for_ms: outage_s * 1_000,
-                        what: outage,
-                    }]),
-                    keys: 1_000_000,
-                    mode: Mode::Streams,
-                    wire: false,
-                    link: LinkModel {
-                        loss: Chance::permille(10),
-                        ..LinkModel::with_delay(Delay::Uniform(
-                            Micros::from_ms(10),
-                            Micros::from_ms(30),
-                        ))
-                    },
-                    idle_ms,
-                    racing,
-                    probe_backoff: true,
-                    deadline_s: DEADLINE_S,
-                    backoff: Backoff {
-                        base_ms: 1_000,
-                        cap_ms: CAP_S * 1_000,
-                        jitter_permille: 200,
-                    },
-                    window: 1 << 16,
-                    window_bytes: 1 << 30,
-                    ..Options::quiet(0)
-                };
+            for (raced, racing) in [("raced", true), ("not raced", false)] {
                 points.push(Point {
                     params: vec![
                         ("outage_s", json!(outage_s)),
                         ("connection", json!(connection)),
-                        ("racing", json!(if racing { "raced" } else { "not raced" })),
+                        ("racing", json!(raced)),
                         ("cap_s", json!(CAP_S)),
                     ],
-                    options,
+                    options: Options { idle_ms, racing, ..outage(outage_s) },
                 });
             }
         }
     }
     points
+}
+
+/// One outage, over a link that is a little lossy.
+fn outage(outage_s: u64) -> Options {
+    let good = LinkModel::with_delay(Delay::Uniform(Micros::from_ms(10), Micros::from_ms(30)));
+    let link = LinkModel { loss: Chance::permille(10), ..good.clone() };
+    let begins = |for_ms, what| Fault { at_ms: 0, for_ms, what };
+    Options {
+        name: format!("outage of {outage_s} s"),
+        // Few: many pending ones retry at so many moments that one always comes soon.
+        transfers: 5,
+        // The nodes connect before anything goes wrong.
+        warm_up_ms: 1_000,
+        faults_ms: outage_s * 1_000,
+        // As long as the slowest connection needs to notice.
+        heal_after_ms: outage_s * 2_000 + 600_000,
+        timeline: Some(vec![
+            begins(0, FaultKind::Link { from: 0, to: 1, back: true, link }),
+            begins(outage_s * 1_000, FaultKind::Partition { a: 0, b: 1 }),
+        ]),
+        keys: 1_000_000,
+        mode: Mode::Streams,
+        wire: false,
+        link: good,
+        probe_backoff: true,
+        deadline_s: DEADLINE_S,
+        backoff: Backoff { base_ms: 1_000, cap_ms: CAP_S * 1_000, jitter_permille: 200 },
+        window: 1 << 16,
+        window_bytes: 1 << 30,
+        ..Options::quiet(0)
+    }
 }
 
 fn recovery_charts(_: &[Row]) -> Vec<Chart> {

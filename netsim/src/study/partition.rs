@@ -73,7 +73,14 @@ fn ratios(quick: bool) -> Vec<u64> {
 
 fn scenario(ratio: u64, loss: u32, cap_s: u64, mode: Mode) -> Options {
     let outage_ms = DEADLINE_S * ratio;
-    let outage = Fault { at_ms: 0, for_ms: outage_ms, what: FaultKind::Partition { a: 0, b: 1 } };
+    let good = LinkModel::with_delay(Delay::Uniform(Micros::from_ms(10), Micros::from_ms(30)));
+    let link = LinkModel { loss: Chance::permille(loss), ..good.clone() };
+    let begins = |for_ms, what| Fault { at_ms: 0, for_ms, what };
+    // The nodes connect before anything goes wrong.
+    let mut timeline = vec![begins(0, FaultKind::Link { from: 0, to: 1, back: true, link })];
+    if ratio > 0 {
+        timeline.push(begins(outage_ms, FaultKind::Partition { a: 0, b: 1 }));
+    }
     Options {
         name: format!("outage of {:.3} deadlines", ratio as f64 / 1000.0),
         transfers: 100,
@@ -81,14 +88,11 @@ fn scenario(ratio: u64, loss: u32, cap_s: u64, mode: Mode) -> Options {
         faults_ms: if ratio == 0 { DEADLINE_S * 1000 } else { outage_ms },
         // The loss goes on after the outage, until the last deadline.
         heal_after_ms: DEADLINE_S * 4_000,
-        timeline: Some(if ratio == 0 { Vec::new() } else { vec![outage] }),
+        timeline: Some(timeline),
         keys: 1_000_000,
         mode,
         wire: false,
-        link: LinkModel {
-            loss: Chance::permille(loss),
-            ..LinkModel::with_delay(Delay::Uniform(Micros::from_ms(10), Micros::from_ms(30)))
-        },
+        link: good,
         // Messages outlive the outage; a connection does not.
         idle_ms: if mode == Mode::Streams { IDLE_MS } else { DEADLINE_S * 10_000 },
         racing: mode == Mode::Streams,

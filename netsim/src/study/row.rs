@@ -46,8 +46,7 @@ fn share(values: &mut Vec<(String, Value)>, name: &str, ends: &str, seeds: &[Sha
 }
 
 impl Row {
-    pub(super) fn of(point: &Point, sum: &mut Sum) -> Self {
-        sum.settle();
+    pub(super) fn of(point: &Point, sum: &Sum) -> Self {
         let policy = serde_json::to_value(point.options.policy).unwrap_or(Value::Null);
         let mut params: Vec<(String, Value)> =
             point.params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
