@@ -36,7 +36,7 @@ pub(crate) use link::RESEND_MS_MAX;
 use link::{End, Parcel};
 use outside::Client;
 pub(crate) use outside::{CLIENT_PATIENCE_MS, DOWN_PATIENCE_MS};
-pub(crate) use timeline::{clock, draw};
+pub(crate) use timeline::draw;
 pub(crate) use wire::PACKET_OVERHEAD;
 
 /// Events in one millisecond before the world is called stuck.
