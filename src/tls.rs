@@ -40,6 +40,11 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 /// Bytes in one certificate file; a longer one is refused.
 pub const CERT_FILE_LEN_MAX: u64 = 1024 * 1024;
 
+/// Packets that may overtake another before it counts as lost (RFC 9002 §6.1.1).
+pub const REORDERED_MAX: u32 = 64;
+/// Round trips after which a packet counts as lost when a later one arrived (RFC 9002 §6.1.2).
+pub const LATE_RTTS: f32 = 2.0;
+
 const _: () = assert!(FRAME_LEN_MAX <= STREAM_WINDOW_BYTES as usize, "no frame waits for credit");
 const _: () =
     assert!(CONNECTION_WINDOW_BYTES >= 4 * STREAM_WINDOW_BYTES, "one stream cannot fill it");
@@ -285,6 +290,10 @@ pub fn transport(quic: &QuicConfig) -> Result<quinn::TransportConfig, TlsError> 
         .send_window(quic.send_queue_bytes_max as u64)
         // Frames are short: finishing the oldest beats a fair share for all.
         .send_fairness(false)
+        // Jitter reorders packets. What only came late must not count as lost: a window of
+        // congestion that shrinks for nothing costs more than a loss that is seen a little later.
+        .packet_threshold(REORDERED_MAX)
+        .time_threshold(LATE_RTTS)
         .datagram_receive_buffer_size(Some(quic.datagram_buffer_bytes))
         .datagram_send_buffer_size(quic.datagram_buffer_bytes);
     Ok(transport)

@@ -21,7 +21,7 @@ fn held(options: &Options) -> RealReport {
 const EVERYTHING: &str = r#"
 name = "everything"
 world = "real"
-seed = 4
+seed = 1
 transfers = 400
 issue_batch_max = 8
 faults_ms = 7000

@@ -6,6 +6,8 @@
 mod catalog;
 mod latency;
 mod partition;
+#[cfg(feature = "node")]
+mod price;
 mod receiver;
 mod row;
 
@@ -38,10 +40,22 @@ pub struct Study {
     pub seeds: u64,
     /// The same, for a quick look.
     pub quick_seeds: u64,
-    /// Its points; fewer for a quick look.
-    pub points: fn(quick: bool) -> Vec<Point>,
+    /// Where its rows come from.
+    pub work: Work,
     /// Its charts.
     pub charts: fn(rows: &[Row]) -> Vec<Chart>,
+}
+
+/// Where the rows of a study come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// Its points, fewer for a quick look, are simulated.
+    Simulated(fn(quick: bool) -> Vec<Point>),
+    /// Real nodes are measured, in so many rounds.
+    #[cfg(feature = "node")]
+    Measured(
+        fn(rounds: u64, quick: bool, told: &mut dyn FnMut(u64, u64)) -> Result<Outcome, String>,
+    ),
 }
 
 /// One scenario of a study, under one policy. Its seed is set by the study.
@@ -101,6 +115,9 @@ enum Ran {
 
 impl Study {
     /// Runs the study. `told` hears after each run how many are done.
+    ///
+    /// # Errors
+    /// If real nodes cannot be measured.
     pub fn run(
         &self,
         seeds: u64,
@@ -108,8 +125,12 @@ impl Study {
         threads: usize,
         stop: &AtomicBool,
         mut told: impl FnMut(u64, u64),
-    ) -> Outcome {
-        let points = (self.points)(quick);
+    ) -> Result<Outcome, String> {
+        let points = match self.work {
+            Work::Simulated(points) => points(quick),
+            #[cfg(feature = "node")]
+            Work::Measured(measure) => return measure(seeds, quick, &mut told),
+        };
         let planned = points.len() as u64 * seeds;
         let mut sums: Vec<Sum> = points.iter().map(|_| Sum::default()).collect();
         let mut broken = Vec::new();
@@ -143,7 +164,7 @@ impl Study {
         });
         broken.sort_by_key(|broken| (broken.point, broken.seed));
         let rows = points.iter().zip(&sums).map(|(point, sum)| Row::of(point, sum)).collect();
-        Outcome { rows, broken, runs: done, planned }
+        Ok(Outcome { rows, broken, runs: done, planned })
     }
 }
 

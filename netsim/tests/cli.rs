@@ -41,6 +41,19 @@ fn broken_safety_exits_129_and_names_seed_options_and_command() {
 }
 
 #[test]
+fn scenarios_are_files_or_have_names() {
+    let out = netsim(&["lossy-wifi", "--transfers", "20", "--json"]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("\"name\":\"lossy-wifi\""));
+    let out = netsim(&["lossy-wiki"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("there are clean, lossy-wifi"), "{}", text(&out.stderr));
+    let out = netsim(&["./none.toml"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains("scenario ./none.toml"), "{}", text(&out.stderr));
+}
+
+#[test]
 fn a_range_without_seeds_is_refused() {
     let out = netsim(&["--seeds", "5..5"]);
     assert_eq!(out.status.code(), Some(2));

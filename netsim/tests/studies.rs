@@ -5,20 +5,21 @@ use netsim::fuzz::fuzz;
 use netsim::oracle::{Ask, ask};
 use netsim::report::{Document, Made};
 use netsim::size::Wish;
-use netsim::study::{Outcome, Point, Row, STUDIES, Study};
+use netsim::study::{Outcome, Point, Row, STUDIES, Study, Work};
 use netsim::{Chance, LinkModel, Options, Policy};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static GO: AtomicBool = AtomicBool::new(false);
 
 fn quiet(study: &Study, seeds: u64, threads: usize) -> Outcome {
-    study.run(seeds, true, threads, &GO, |_, _| {})
+    study.run(seeds, true, threads, &GO, |_, _| {}).unwrap()
 }
 
 /// The outage of one deadline and a half of partition-sweep, with a loss, as a study of its own.
 fn outages(quick: bool) -> Vec<Point> {
     let sweep = Study::of("partition-sweep").unwrap();
-    let points = (sweep.points)(quick).into_iter().filter(|point| {
+    let Work::Simulated(points) = sweep.work else { panic!("it is simulated") };
+    let points = points(quick).into_iter().filter(|point| {
         point.options.policy == Policy::Custody && point.params[0].1.as_f64() == Some(1.5)
     });
     points.collect()
@@ -34,7 +35,11 @@ fn short_budgets(quick: bool) -> Vec<Point> {
 }
 
 fn small(points: fn(bool) -> Vec<Point>) -> Study {
-    Study { points, charts: |_| Vec::new(), ..Study::of("partition-sweep").unwrap() }
+    Study {
+        work: Work::Simulated(points),
+        charts: |_| Vec::new(),
+        ..Study::of("partition-sweep").unwrap()
+    }
 }
 
 #[test]
@@ -48,9 +53,8 @@ fn a_study_does_not_depend_on_the_number_of_threads() {
 #[test]
 fn a_study_that_is_stopped_has_a_little_of_everything() {
     let stop = AtomicBool::new(false);
-    let outcome = small(outages).run(50, true, 2, &stop, |done, _| {
-        stop.fetch_or(done >= 24, Ordering::Relaxed);
-    });
+    let told = |done, _| stop.store(done >= 24, Ordering::Relaxed);
+    let outcome = small(outages).run(50, true, 2, &stop, told).unwrap();
     assert!((24..30).contains(&outcome.runs), "{}", outcome.runs);
     assert!(outcome.rows.iter().all(|row| row.number("seeds") >= Some(1.0)));
 }
@@ -82,7 +86,8 @@ fn every_study_runs_and_keeps_its_promises() {
         let custody = |row: &&Row| row.get("policy").unwrap() == "custody";
         for row in outcome.rows.iter().filter(custody) {
             assert_eq!(row.number("silent_losses"), Some(0.0), "{}", study.name);
-            assert_eq!(row.number("double_applications"), Some(0.0), "{}", study.name);
+            let doubled = row.number("double_applications");
+            assert!(doubled.is_none_or(|doubled| doubled == 0.0), "{}", study.name);
         }
         let charts = (study.charts)(&outcome.rows);
         assert!(charts.len() > 1);
@@ -95,9 +100,7 @@ fn every_study_runs_and_keeps_its_promises() {
 fn written(study: &Study, outcome: &Outcome, document: &Document, charts: usize) {
     let json = document.json();
     assert_eq!(json["points"].as_array().unwrap().len(), outcome.rows.len());
-    for name in
-        ["policy", "spurious_rate", "bound", "silent_losses", "silent_rate", "transfers", "p99_ms"]
-    {
+    for name in ["policy", "spurious_rate", "bound", "silent_losses", "transfers"] {
         assert!(json["points"][0].get(name).is_some(), "{name}");
     }
     let csv = document.csv();

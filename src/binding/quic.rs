@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 
+/// Priority of streams that carry no offers; theirs is 0.
+const ANSWER_PRIORITY: i32 = 1;
+
 /// Close codes a peer may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -257,6 +260,11 @@ async fn send_frame(
     frame: &Frame,
 ) -> Result<quinn::SendStream, quinn::WriteError> {
     let mut stream = connection.open_uni().await?;
+    if !matches!(frame, Frame::Offers { .. }) {
+        // Answers end what is already across; they do not wait behind offers. It cannot fail on a
+        // stream that was just opened.
+        let _ = stream.set_priority(ANSWER_PRIORITY);
+    }
     stream.write_chunk(frame.encode()).await?;
     // Finishing can only fail on a stream that was reset or finished before.
     let _ = stream.finish();

@@ -78,16 +78,16 @@ pub(super) fn swarm(arena: Arena, seed: u64, transfers: u32) -> Options {
 }
 
 /// Runs a scenario. `program` is the `abhyasa` executable for the real world, if it is not the one
-/// beside this program.
+/// beside this program; `keep` its files, whatever comes of the run.
 #[cfg_attr(not(feature = "node"), expect(unused_variables, reason = "the core needs no program"))]
-pub(super) fn run(options: &Options, program: Option<PathBuf>) -> anyhow::Result<Told> {
+pub(super) fn run(options: &Options, program: Option<PathBuf>, keep: bool) -> anyhow::Result<Told> {
     match options.world {
         Arena::Core => Ok(Told::Core(Box::new(crate::run::run(options)))),
         #[cfg(feature = "node")]
         Arena::Node => Ok(Told::Node(Box::new(crate::node_world::run(options)?))),
         #[cfg(feature = "node")]
         Arena::Real => {
-            let setup = crate::real::RealSetup { program, keep: false };
+            let setup = crate::real::RealSetup { program, keep };
             Ok(Told::Real(Box::new(crate::real::run(options, &setup)?)))
         }
         #[allow(unreachable_patterns, reason = "without the node there are two more")]

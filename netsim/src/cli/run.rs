@@ -35,6 +35,9 @@ pub(super) struct Args {
     /// The `abhyasa` program of the real world [default: the one beside this program].
     #[arg(long)]
     program: Option<PathBuf>,
+    /// Keep configurations, stores and logs of the real world, also when no promise broke.
+    #[arg(long)]
+    keep: bool,
     /// Runs at a time [default: one for each core, and one in the real world].
     #[arg(long)]
     threads: Option<usize>,
@@ -119,8 +122,11 @@ impl Args {
     }
 }
 
-/// A scenario by file or built-in name.
+/// A scenario by file or built-in name. What looks like a path is one.
 pub(super) fn scenario(name: &str) -> anyhow::Result<Options> {
+    if !name.contains(['/', '\\', '.']) {
+        return Options::builtin(name).map_err(anyhow::Error::msg);
+    }
     let text = std::fs::read_to_string(name).with_context(|| format!("scenario {name}"))?;
     Options::from_toml(&text).map_err(|why| anyhow::anyhow!("scenario {name}: {why}"))
 }
@@ -132,8 +138,8 @@ enum Ran {
     Failed(anyhow::Error),
 }
 
-fn ran(options: &Options, program: Option<PathBuf>) -> Ran {
-    match std::panic::catch_unwind(|| arena::run(options, program)) {
+fn ran(options: &Options, program: Option<PathBuf>, keep: bool) -> Ran {
+    match std::panic::catch_unwind(|| arena::run(options, program, keep)) {
         Ok(Ok(told)) => Ran::Told(told),
         Ok(Err(error)) => Ran::Failed(error),
         Err(panic) => {
@@ -159,7 +165,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut sum = Sum::default();
     let progress = std::io::stderr().is_terminal() && !args.json;
     let mut failed = None;
-    let job = |n: u64| ran(&args.options(scenario.as_ref(), first + n), args.program.clone());
+    let (program, keep) = (&args.program, args.keep);
+    let job = |n: u64| ran(&args.options(scenario.as_ref(), first + n), program.clone(), keep);
     // Processes, disks and clocks are shared in the real world.
     let real = scenario.as_ref().map_or(args.world, |scenario| scenario.world) == Arena::Real;
     let threads = args.threads.unwrap_or_else(|| if real { 1 } else { pool::cores() });

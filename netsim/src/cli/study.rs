@@ -52,9 +52,8 @@ pub(crate) fn run(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     let stop = super::interrupted()?;
     let started = now();
     let mut progress = Progress::new("runs");
-    let outcome = study.run(seeds, args.quick, threads, &stop, |done, planned| {
-        progress.at(done, planned);
-    });
+    let told = |done, planned| progress.at(done, planned);
+    let outcome = study.run(seeds, args.quick, threads, &stop, told).map_err(anyhow::Error::msg)?;
     let seconds = progress.done();
     let quick = if args.quick { " --quick" } else { "" };
     let made = Made {

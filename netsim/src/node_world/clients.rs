@@ -104,6 +104,8 @@ impl Outside {
                 tokio::time::sleep(DOWN).await;
                 continue;
             };
+            let (now, ids) = (self.hub.now(), drafts.iter().map(|draft| &draft.id));
+            self.hub.check(|checker| checker.called_for(now, node, ids));
             match tokio::time::timeout(PATIENCE, handle.issue(drafts.to_vec())).await {
                 Ok(Ok(results)) => {
                     if !self.answered(node, results) || full >= FULL_MAX {

@@ -4,7 +4,7 @@ use crate::options::Options;
 use crate::scenario::{Arena, Fault, FaultKind};
 use crate::tuning::Tuning;
 use crate::world::timeline;
-use link::{Bursts, Chance, Micros, Rng};
+use link::{Bursts, Chance, Delay, LinkModel, Micros, Rng};
 
 /// The swarm run of a seed with real nodes: what the core world draws, and what only a real network
 /// and a real node have. The faults are on its timeline, each by itself.
@@ -69,6 +69,18 @@ fn extra(options: &Options, r: &mut Rng, timeline: &mut Vec<Fault>) {
         let b = (a + 1) % options.nodes;
         let (down_ms, up_ms) = (r.range(50, 4_000), r.range(50, 4_000));
         (r.range(1_000, 30_000), FaultKind::Flap { a, b, down_ms, up_ms })
+    });
+    some(r, 300, 3, &|r| {
+        let from = node(r);
+        let to = (from + 1) % options.nodes;
+        let link = LinkModel {
+            delay: Delay::Uniform(Micros::from_ms(1), Micros::from_ms(r.range(1, 800))),
+            loss: Chance::permille(u32::try_from(r.range(0, 800)).unwrap_or(0)),
+            mtu: r.pick(&[0, 0, 1_200]).unwrap_or(0),
+            bytes_per_second: r.pick(&[0, 0, 3_000, 30_000]).unwrap_or(0),
+            ..options.link.clone()
+        };
+        (r.range(100, 40_000), FaultKind::Link { from, to, back: r.chance(500), link })
     });
     some(r, 200, 3, &|r| (r.range(100, 20_000), FaultKind::Pause { node: node(r) }));
     some(r, 150, 2, &|r| {

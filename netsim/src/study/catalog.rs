@@ -1,5 +1,7 @@
 //! All studies.
 
+#[cfg(feature = "node")]
+use super::price;
 use super::{Study, latency, partition, receiver};
 
 /// The studies there are.
@@ -10,6 +12,8 @@ pub const STUDIES: &[Study] = &[
     latency::RECOVERY,
     receiver::SLOW_RECEIVER,
     receiver::BASELINES,
+    #[cfg(feature = "node")]
+    price::PRICE,
 ];
 
 impl Study {

@@ -1,6 +1,6 @@
 //! How long it takes: from issue to the effect, and from the end of an outage.
 
-use super::{Point, Row, Study};
+use super::{Point, Row, Study, Work};
 use crate::net::Mode;
 use crate::options::Options;
 use crate::report::{Axis, Chart, Kind};
@@ -31,7 +31,7 @@ pub(super) const LATENCY: Study = Study {
         against best effort on the clean link is the custodian's own durable write.",
     seeds: 20,
     quick_seeds: 1,
-    points: latency_points,
+    work: Work::Simulated(latency_points),
     charts: latency_charts,
 };
 
@@ -51,7 +51,7 @@ pub(super) const RECOVERY: Study = Study {
         was.",
     seeds: 200,
     quick_seeds: 5,
-    points: recovery_points,
+    work: Work::Simulated(recovery_points),
     charts: recovery_charts,
 };
 

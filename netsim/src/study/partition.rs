@@ -1,6 +1,6 @@
 //! Outages against the deadline: how often custody escalates needlessly, and what the others lose.
 
-use super::{Point, Row, Study};
+use super::{Point, Row, Study, Work};
 use crate::net::Mode;
 use crate::options::Options;
 use crate::report::{Axis, Chart, Scale};
@@ -44,7 +44,7 @@ pub(super) const SWEEP: Study = Study {
         share issued more than a deadline before the end.",
     seeds: 40,
     quick_seeds: 2,
-    points: sweep_points,
+    work: Work::Simulated(sweep_points),
     charts: sweep_charts,
 };
 
@@ -61,7 +61,7 @@ pub(super) const BEST_EFFORT: Study = Study {
         connection carried, and what waits longer than another 30 s for the next.",
     seeds: 40,
     quick_seeds: 2,
-    points: best_effort_points,
+    work: Work::Simulated(best_effort_points),
     charts: best_effort_charts,
 };
 

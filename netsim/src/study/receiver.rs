@@ -1,6 +1,6 @@
 //! What nodes, not links, do to obligations: slow receivers, and policies on hard seeds.
 
-use super::{Point, Row, Study};
+use super::{Point, Row, Study, Work};
 use crate::net::Mode;
 use crate::options::{HandlerModel, Options};
 use crate::report::{Axis, Chart, Kind};
@@ -26,7 +26,7 @@ pub(super) const SLOW_RECEIVER: Study = Study {
         the deadline apart, an obligation is late.",
     seeds: 40,
     quick_seeds: 2,
-    points: slow_points,
+    work: Work::Simulated(slow_points),
     charts: slow_charts,
 };
 
@@ -42,7 +42,7 @@ pub(super) const BASELINES: Study = Study {
         spared. A baseline without a loss would mean that the seeds are too soft.",
     seeds: 100,
     quick_seeds: 5,
-    points: baseline_points,
+    work: Work::Simulated(baseline_points),
     charts: baseline_charts,
 };
 

@@ -28,7 +28,7 @@ fn tidy(value: f64) -> f64 {
     if scale.is_finite() && scale > 0.0 { (value * scale).round() / scale } else { value }
 }
 
-fn number(value: Option<f64>) -> Value {
+pub(super) fn number(value: Option<f64>) -> Value {
     value.map_or(Value::Null, |value| json!(tidy(value)))
 }
 

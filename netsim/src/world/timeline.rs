@@ -7,7 +7,7 @@ use crate::scenario::{CrashPoint, Fault, FaultKind};
 use ::link::{Chance, LinkModel, Micros, Rng};
 
 /// A clock's distance from the world's, in milliseconds, inside what is allowed.
-pub(super) fn clock(options: &Options, rng: &mut Rng) -> i64 {
+pub(crate) fn clock(options: &Options, rng: &mut Rng) -> i64 {
     let half = options.skew_ms / 2;
     let drawn = rng.range(0, 2 * half);
     i64::try_from(drawn).unwrap_or(0) - i64::try_from(half).unwrap_or(0)
