@@ -46,6 +46,9 @@ pub struct Study {
     pub charts: fn(rows: &[Row]) -> Vec<Chart>,
 }
 
+/// Hears how many runs are done, and of how many.
+pub type Told<'a> = &'a mut dyn FnMut(u64, u64);
+
 /// Where the rows of a study come from.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
@@ -53,9 +56,7 @@ pub enum Work {
     Simulated(fn(quick: bool) -> Vec<Point>),
     /// Real nodes are measured, in so many rounds.
     #[cfg(feature = "node")]
-    Measured(
-        fn(rounds: u64, quick: bool, told: &mut dyn FnMut(u64, u64)) -> Result<Outcome, String>,
-    ),
+    Measured(fn(rounds: u64, quick: bool, told: Told<'_>) -> Result<Outcome, String>),
 }
 
 /// One scenario of a study, under one policy. Its seed is set by the study.

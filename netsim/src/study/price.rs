@@ -1,7 +1,7 @@
 //! What the two durable writes cost, measured on the real disk.
 
 use super::row::number;
-use super::{Outcome, Row, Study, Work};
+use super::{Outcome, Row, Study, Told, Work};
 use crate::price::{Price, PriceFigure, PriceOptions, price};
 use crate::report::{Axis, Chart, Kind};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ pub(super) const PRICE: Study = Study {
     charts,
 };
 
-fn measure(rounds: u64, quick: bool, told: &mut dyn FnMut(u64, u64)) -> Result<Outcome, String> {
+fn measure(rounds: u64, quick: bool, told: Told<'_>) -> Result<Outcome, String> {
     let mut options =
         PriceOptions { rounds: usize::try_from(rounds).unwrap_or(1), ..PriceOptions::default() };
     if quick {
