@@ -9,7 +9,7 @@ use proto::frame::{Frame, RefuseCode};
 use proto::id::{AgentId, ObligationId};
 use proto::limits::{BATCH_COUNT_MAX, FRAME_LEN_MAX, FRAME_LEN_TARGET, ID_LEN_MAX, REASON_LEN_MAX};
 use proto::step::{Output, SessionId, Ticket};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot};
@@ -177,7 +177,7 @@ enum Reply {
 
 #[derive(Debug, Default)]
 struct Sessions {
-    by_id: HashMap<SessionId, SessionQueue>,
+    by_id: BTreeMap<SessionId, SessionQueue>,
     by_peer: HashMap<AgentId, Vec<SessionId>>,
 }
 
@@ -186,7 +186,8 @@ struct Sessions {
 #[derive(Debug)]
 pub(crate) struct Router {
     sessions: Mutex<Sessions>,
-    replies: Mutex<HashMap<Ticket, Reply>>,
+    /// In order, so that callers who are let go hear it in the order they came.
+    replies: Mutex<BTreeMap<Ticket, Reply>>,
     waiters: Mutex<HashMap<ObligationId, Vec<Arc<Notify>>>>,
     retry: Mutex<HashMap<AgentId, Arc<Notify>>>,
     next_ticket: AtomicU64,

@@ -186,6 +186,9 @@ impl Outside {
     /// A person acts after a while, and tries until the node answers, whatever it says.
     async fn act(self: Arc<Self>, node: usize, act: Act, after: u64) {
         tokio::time::sleep(Duration::from_millis(after)).await;
+        if let Act::Acknowledge(id) = &act {
+            self.hub.check(|checker| checker.acknowledged(node, id));
+        }
         for _ in 0..TRIES_MAX {
             if let Some(handle) = self.hub.handle(node)
                 && let Ok(Ok(())) = tokio::time::timeout(PATIENCE, act.on(&handle)).await
