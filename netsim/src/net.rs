@@ -51,6 +51,8 @@ pub(crate) struct SimNet {
     nodes: usize,
     ways: Vec<Way>,
     cuts: BTreeMap<(usize, usize), Cut>,
+    /// Directions to an address that is no more.
+    astray: BTreeMap<(usize, usize), Cut>,
     /// Frames of the direction to lose next, for story tests.
     pub(crate) drop_next: BTreeMap<(usize, usize), u32>,
     /// The same, to duplicate.
@@ -79,6 +81,7 @@ impl SimNet {
             nodes,
             ways: (0..nodes * nodes).map(way).collect(),
             cuts: BTreeMap::new(),
+            astray: BTreeMap::new(),
             drop_next: BTreeMap::new(),
             duplicate_next: BTreeMap::new(),
         }
@@ -109,6 +112,7 @@ impl SimNet {
             way.model = LinkModel { delay, bytes_per_second, queue, ..LinkModel::default() };
         }
         self.cuts.clear();
+        self.astray.clear();
     }
 
     pub(crate) fn cut(&mut self, from: usize, to: usize, since: u64, until: u64) {
@@ -119,19 +123,34 @@ impl SimNet {
         cut.until = cut.until.max(until);
     }
 
+    /// What `from` sends goes to an old address of `to`, until it hears from the new one.
+    pub(crate) fn goes_astray(&mut self, from: usize, to: usize, since: u64, until: u64) {
+        self.astray.insert((from, to), Cut { since, until });
+    }
+
+    /// `from` has heard from `to`, and knows its address.
+    pub(crate) fn found(&mut self, from: usize, to: usize) {
+        if !self.astray.is_empty() {
+            self.astray.remove(&(from, to));
+        }
+    }
+
     pub(crate) fn mend(&mut self, from: usize, to: usize) {
         self.cuts.remove(&(from, to));
     }
 
     pub(crate) fn is_cut(&self, from: usize, to: usize, now: u64) -> bool {
-        !self.cuts.is_empty() && self.cuts.get(&(from, to)).is_some_and(|cut| cut.until > now)
+        [&self.cuts, &self.astray]
+            .into_iter()
+            .any(|all| !all.is_empty() && all.get(&(from, to)).is_some_and(|cut| cut.until > now))
     }
 
     /// Since when one of the two directions is cut, if one is.
     pub(crate) fn cut_since(&self, a: usize, b: usize, now: u64) -> Option<u64> {
         [(a, b), (b, a)]
             .into_iter()
-            .filter_map(|direction| self.cuts.get(&direction))
+            .flat_map(|direction| [self.cuts.get(&direction), self.astray.get(&direction)])
+            .flatten()
             .filter(|cut| cut.until > now)
             .map(|cut| cut.since)
             .min()

@@ -209,7 +209,8 @@ impl World {
             // At the latest the next keep-alive tells them, half the idle time from now.
             let told_ms = 1 + rng.below(self.options.idle_ms / 2 + 1);
             let until = self.now + told_ms + self.net.delay_max(n, peer);
-            self.cut_begins(peer, n, until);
+            self.net.goes_astray(peer, n, self.now, until);
+            self.idles_later(peer, n);
         }
     }
 

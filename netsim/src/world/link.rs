@@ -198,6 +198,7 @@ impl World {
         end.heard_at = self.now;
         (end.lost_since, end.lost_bytes) = (None, 0);
         let (node, peer) = (end.node, end.peer);
+        self.net.found(node, peer);
         self.note(Some(node), || format!("from {peer} on session {}: {}", session.0, told(&frame)));
         // Its ack goes back, whatever the frame says.
         if !self.net.is_cut(node, peer, self.now)
@@ -273,15 +274,20 @@ impl World {
     /// Cuts one direction from now until `until`.
     pub(crate) fn cut_begins(&mut self, from: usize, to: usize, until: u64) {
         self.net.cut(from, to, self.now, until);
+        self.idles_later(from, to);
+        if until != u64::MAX {
+            self.schedule(until, Event::CutEnds { from, to });
+        }
+    }
+
+    /// Looks whether sessions of a link that is cut are idle for too long, when they would be.
+    pub(super) fn idles_later(&mut self, from: usize, to: usize) {
         let pair =
             |end: &End| (end.node, end.peer) == (from, to) || (end.node, end.peer) == (to, from);
         let ends: Vec<SessionId> =
             self.ends.iter().filter(|(_, end)| pair(end)).map(|(session, _)| *session).collect();
         for session in ends {
             self.idle_later(session);
-        }
-        if until != u64::MAX {
-            self.schedule(until, Event::CutEnds { from, to });
         }
     }
 
