@@ -146,6 +146,8 @@ pub(crate) struct Entry {
     ledger_until: Option<Time>,
     effects: u32,
     calls: u32,
+    /// Of these, before it was issued anew.
+    calls_before: u32,
     /// An effect, ours or external, not before the deadline.
     late_effect: bool,
     pub(crate) seen: observe::Seen,
@@ -179,6 +181,7 @@ impl Entry {
         (self.escalations, self.late_items, self.witnessed) = (0, 0, false);
         (self.flies, self.flies_unseen) = (None, false);
         self.lives += 1;
+        self.calls_before = self.calls;
     }
 
     /// Whether its receiver has applied it, in this life of its id.
@@ -321,6 +324,7 @@ impl Checker {
             ledger_until: None,
             effects: 0,
             calls: 0,
+            calls_before: 0,
             late_effect: false,
             seen: observe::Seen::default(),
         });

@@ -9,6 +9,11 @@ use proto::ack::AckStatus;
 use proto::record::Terminal;
 use serde::Serialize;
 
+/// How much longer a run may be busy, for each of its transfers, and how often it is looked whether
+/// it is.
+const BUSY_MS_PER_TRANSFER: u64 = 1_000;
+const BUSY_STEP_MS: u64 = 10_000;
+
 /// How obligations ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
@@ -130,6 +135,12 @@ fn through(options: &Options, mut world: World) -> (Report, World) {
     let longest_s = options.deadline_s.max(options.twin_deadline_s);
     let quiet_by = world.now() + longest_s * 1000 + 120_000;
     world.run_to(quiet_by);
+    let mut quiet_by = quiet_by;
+    let patience = quiet_by + u64::from(options.transfers) * BUSY_MS_PER_TRANSFER;
+    while world.is_busy() && quiet_by < patience && world.checker().violations().is_empty() {
+        quiet_by += BUSY_STEP_MS;
+        world.run_to(quiet_by);
+    }
     if world.checker().violations().is_empty() {
         world.finish(false);
     }

@@ -404,6 +404,16 @@ impl World {
             })
     }
 
+    /// Whether some client has no answer yet, or some node has work: slow disks and small limits
+    /// make long queues.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.clients.iter().any(|client| !client.answered())
+            || self.nodes.iter().filter_map(|node| node.live.as_ref()).any(|live| {
+                live.custody.pending() > 0
+                    || !(live.inbox.is_empty() && live.calls.is_empty() && live.flights.is_empty())
+            })
+    }
+
     /// Holds the end of the run against the rules. `forgotten`: whether all that may be forgotten
     /// had the time for it.
     pub fn finish(&mut self, forgotten: bool) {

@@ -75,7 +75,11 @@ impl Batch {
                     self.escalations_twice.push(id);
                 }
             }
-            (Table::Escalation, None) => self.escalations_gone.push(num()?),
+            (Table::Escalation, None) => {
+                let num = num()?;
+                self.escalations.retain(|_, (filed, _)| *filed != num);
+                self.escalations_gone.push(num);
+            }
             (Table::Cell, Some(value)) => {
                 let (role, agent, ..) = split_cell_key(&write.key).ok_or("bad key")?;
                 let cell = Cell::decode(value).map_err(text)?;

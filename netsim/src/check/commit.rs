@@ -41,6 +41,16 @@ impl Checker {
         let Some(view) = self.nodes.get_mut(node) else { return };
         let mut breach = |rule, detail| broken.push((rule, Class::Safety, detail));
         view.commits += 1;
+        // Before its id is issued anew.
+        for num in &batch.escalations_gone {
+            let unseen = view
+                .inbox
+                .remove(num)
+                .filter(|id| view.entries.get(id.as_str()).is_some_and(|entry| !entry.witnessed));
+            if let Some(id) = unseen {
+                breach("AB-4", format!("the escalation of {id} went, and nobody has seen it"));
+            }
+        }
         for id in &batch.outcomes_gone {
             if let Some(entry) = view.entries.get_mut(id.as_str()) {
                 entry.forgotten = true;
@@ -194,15 +204,6 @@ impl Checker {
                 breach(rule, detail);
             }
         }
-        for num in &batch.escalations_gone {
-            let unseen = view
-                .inbox
-                .remove(num)
-                .filter(|id| view.entries.get(id.as_str()).is_some_and(|entry| !entry.witnessed));
-            if let Some(id) = unseen {
-                breach("AB-4", format!("the escalation of {id} went, and nobody has seen it"));
-            }
-        }
         for id in &batch.escalations_twice {
             breach("AB-4", format!("two escalations of {id} in one commit"));
         }
@@ -320,7 +321,7 @@ impl Checker {
                         ),
                     );
                 }
-                (AckStatus::Declined, true) if entry.calls > 0 => {
+                (AckStatus::Declined, true) if entry.calls > entry.calls_before => {
                     breach(
                         "DC-1",
                         format!("{id} is declined in the ledger, its external effect happened"),
