@@ -86,7 +86,8 @@ impl Options {
             stall_ms: r.range(100, 3_000),
             commit_fail_permille: hard(r, 200, 1, 10),
             disks: disks(seed, nodes),
-            inputs_per_commit: r.pick(&[1, 8, 512]).unwrap_or(8),
+            // A node that takes one input to each slow commit has queues as long as its workload.
+            inputs_per_commit: r.pick(&[1, 8, 512]).unwrap_or(8).max(transfers as usize / 200),
             commits_in_flight: r.pick(&[1, 2, 2, 3]).unwrap_or(2),
             skew_ms: r.pick(&[0, 0, 50, 500]).unwrap_or(0),
             clock_steps: hard(r, 300, 1, 6),
