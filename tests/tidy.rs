@@ -200,7 +200,13 @@ fn commands_in_the_documents_are_those_of_the_program() {
     let all = Cli::command();
     let mut named = BTreeSet::new();
     let mut wrong = Vec::new();
-    for file in ["README.md", "docs/two-machines.md", "docs/simulation.md", "ARCHITECTURE.md"] {
+    for file in [
+        "README.md",
+        "docs/two-machines.md",
+        "docs/simulation.md",
+        "docs/study.md",
+        "ARCHITECTURE.md",
+    ] {
         let text = read(file);
         // In running text a command may stand without its arguments.
         for name in
