@@ -4,6 +4,7 @@
 //! 128 liveness broke, 129 safety broke.
 
 mod arena;
+mod exhaust;
 mod fuzz;
 mod oracle;
 mod progress;
@@ -34,6 +35,7 @@ enum Command {
     Study(study::StudyArgs),
     Size(size::SizeArgs),
     Fuzz(fuzz::FuzzArgs),
+    Exhaust(Box<exhaust::ExhaustArgs>),
     Oracle(oracle::OracleArgs),
     Shrink(shrink::Args),
 }
@@ -47,6 +49,7 @@ pub fn main() -> ExitCode {
         Command::Study(args) => study::run(&args),
         Command::Size(args) => size::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Exhaust(args) => exhaust::run(&args),
         Command::Oracle(args) => oracle::run(&args),
         Command::Shrink(args) => shrink::shrink_to_file(&args),
     };

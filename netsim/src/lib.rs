@@ -8,6 +8,7 @@ mod builtin;
 pub mod check;
 pub mod cli;
 mod disk;
+pub mod exhaust;
 pub mod fuzz;
 mod measures;
 mod net;

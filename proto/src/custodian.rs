@@ -3,6 +3,7 @@
 mod decided;
 mod end;
 mod issue;
+mod memory;
 mod recover;
 mod send;
 
@@ -31,7 +32,7 @@ const WORK_PER_INPUT_MAX: usize = 2048;
 const ELSEWHERE_PER_SESSION_MAX: usize = 4096;
 
 /// All pending transfers of this node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Custodian {
     pub(crate) next_num: u64,
     transfers: BTreeMap<u64, Transfer>,
@@ -51,7 +52,7 @@ pub(crate) struct Custodian {
 }
 
 /// Where recovery stands: first the ids that ended, then the pending set.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Recovery {
     Ended(Bytes),
     Outlived(u64),
@@ -60,7 +61,7 @@ enum Recovery {
 
 /// Hashes of the ids that ended and are remembered, so that issuing a new id costs no read. Never
 /// iterated. Over the limit it gives up, and every issue asks the store.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[expect(clippy::disallowed_types, reason = "never iterated")]
 struct EndedIds {
     hashes: std::collections::HashSet<u64, foldhash::fast::RandomState>,
@@ -83,7 +84,7 @@ impl EndedIds {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Peer {
     id: AgentId,
     pending: BTreeSet<u64>,
@@ -97,7 +98,7 @@ struct Peer {
     sessions: Vec<SessionId>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Session {
     peer: u32,
     window: usize,
@@ -108,7 +109,7 @@ struct Session {
 }
 
 /// An offer that awaits its ack; bounded by the window, so it may keep what the ack needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Flying {
     num: u64,
     obligation: Arc<Obligation>,

@@ -14,6 +14,7 @@
 //! A read or commit that fails ends the process (CR-1); the next start recovers from the store.
 
 mod housekeeping;
+mod memory;
 mod operator;
 
 use crate::ack::{AckRun, CustodyAck, RefRange};
@@ -30,8 +31,10 @@ use crate::step::{Ctx, Output, SessionId, Staging, Step, Ticket};
 use crate::store::{Read, ReadError, Table};
 use crate::time::Time;
 use bytes::Bytes;
+use std::sync::Arc;
 
 use housekeeping::Counters;
+pub use memory::{DecidingMemory, Memory, PeerMemory, SessionMemory, TransferMemory};
 pub use operator::{OperatorError, OperatorResult};
 
 /// Result of one draft of an issue call.
@@ -155,10 +158,10 @@ pub enum Input {
 }
 
 /// The custody core of one node.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Custody {
-    settings: Settings,
-    registry: Registry,
+    settings: Arc<Settings>,
+    registry: Arc<Registry>,
     custodian: Custodian,
     receiver: Receiver,
     staging: Staging,
@@ -184,8 +187,8 @@ impl Custody {
         custodian.next_num = counters.next_num;
         custodian.begin_recovery();
         Ok(Self {
-            settings,
-            registry,
+            settings: Arc::new(settings),
+            registry: Arc::new(registry),
             custodian,
             receiver: Receiver::default(),
             staging: Staging::default(),

@@ -3,6 +3,7 @@
 mod apply;
 mod external;
 mod gate;
+mod memory;
 
 use crate::ack::{AckStatus, CustodyAck, Reason};
 use crate::event::{Event, Fault};
@@ -24,20 +25,20 @@ use gate::Bucket;
 pub(crate) const EXPIRY_BUCKET_MS: u64 = 60_000;
 
 /// What this node owes as a receiver, in memory. The ledger and the state are in the store.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Receiver {
     deciding: BTreeMap<(AgentId, ObligationId), Waiting>,
     peers: BTreeMap<AgentId, PeerLoad>,
 }
 
 /// Who waits for a decision.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Waiting {
     /// The last offer of it, to be acked by ref.
     offer: Option<(SessionId, u64)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct PeerLoad {
     obligations: Bucket,
     bytes: Bucket,

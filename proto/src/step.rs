@@ -301,7 +301,7 @@ const CELLS_CACHED_MAX: usize = 16_384;
 
 /// Writes that are not durable yet, so that the next inputs are handled as if they were. If their
 /// commit fails the process ends, so nothing computed from them can get out.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Staging {
     /// The newest value of each key, and the generation that wrote it.
     staged: [Map<(u64, Option<Bytes>)>; Table::ALL.len()],

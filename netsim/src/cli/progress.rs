@@ -42,6 +42,16 @@ impl Progress {
         let _ = err.flush();
     }
 
+    /// So many are done, `unique` of them new, of nobody knows how many.
+    pub(super) fn so_far(&mut self, done: usize, unique: usize) {
+        if self.shown && self.last.is_none_or(|last| last.elapsed() >= EVERY) {
+            self.last = Some(Instant::now());
+            let (what, took) = (&self.what, clock(self.begun.elapsed().as_secs_f64()));
+            // A terminal that is gone is no reason to stop.
+            let _ = write!(std::io::stderr().lock(), "\r{done} {what}, {unique} unique, {took}   ");
+        }
+    }
+
     /// The bar is taken away; how long it took, in seconds.
     pub(super) fn done(&self) -> f64 {
         if self.shown {

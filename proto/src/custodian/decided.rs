@@ -9,7 +9,7 @@ use crate::record::{Cell, CellValue};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The last of them, by id. Not durable; the state of a key names the last that decided it, too.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Decided {
     by_id: BTreeMap<ObligationId, Decision>,
     order: VecDeque<ObligationId>,
@@ -19,6 +19,13 @@ pub(super) struct Decided {
 struct Decision {
     digest: u64,
     sequence: Option<u64>,
+}
+
+impl Decided {
+    /// Oldest first.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &ObligationId> {
+        self.order.iter()
+    }
 }
 
 impl Custodian {

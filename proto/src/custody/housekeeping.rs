@@ -20,7 +20,7 @@ const PRUNE_KEYS_MAX: usize = 4096;
 /// Log records read by one look.
 const PRUNE_RECORDS_MAX: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
     pub(super) next_num: u64,
     next_log: u64,

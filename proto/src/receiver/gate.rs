@@ -6,7 +6,7 @@ use crate::settings::PeerRules;
 use crate::time::Time;
 
 /// A token bucket in thousandths, filled by the time told.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Bucket {
     milli: u64,
     filled_at: Option<Time>,
