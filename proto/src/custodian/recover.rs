@@ -115,7 +115,7 @@ impl Custodian {
             let deadline_at = obligation.deadline_at();
             #[cfg(feature = "mutants")]
             let deadline_at = if ctx.is(crate::mutant::Mutant::MovesDeadline) {
-                ctx.now.after_ms(u64::from(obligation.deadline_seconds) * 1000)
+                ctx.now.after_ms(obligation.deadline_seconds * 1000)
             } else {
                 deadline_at
             };
