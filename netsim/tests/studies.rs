@@ -18,7 +18,11 @@ fn quiet(study: &Study, seeds: u64, threads: usize) -> Outcome {
 /// The outage of one deadline and a half of partition-sweep, with a loss, as a study of its own.
 fn outages(quick: bool) -> Vec<Point> {
     let sweep = Study::of("partition-sweep").unwrap();
-    let Work::Simulated(points) = sweep.work else { panic!("it is simulated") };
+    let points = match sweep.work {
+        Work::Simulated(points) => points,
+        #[cfg(feature = "node")]
+        Work::Measured(_) => panic!("it is simulated"),
+    };
     let points = points(quick).into_iter().filter(|point| {
         point.options.policy == Policy::Custody && point.params[0].1.as_f64() == Some(1.5)
     });
