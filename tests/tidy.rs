@@ -223,6 +223,9 @@ fn commands_in_the_documents_are_those_of_the_program() {
                 .position(|word| word == "--")
                 .filter(|_| words.starts_with(&["cargo".into(), "run".into()]));
             let words_all = words.clone();
+            if words_all.iter().any(|word| word == "benches/peers/Cargo.toml") {
+                continue; // a program outside of the workspace; its own tests read this document
+            }
             let words = match own {
                 Some(at) => &words[at..],
                 None if words.first().is_some_and(|word| word == "abhyasa") => &words[..],
