@@ -42,7 +42,7 @@ impl Scratch {
     }
 
     /// For programs that look for their libraries in the system.
-    pub(crate) fn library_path(&self) -> String {
+    pub(crate) fn lib_dirs(&self) -> String {
         let mut dirs = Vec::new();
         for dir in ["usr/lib", "lib"] {
             for entry in std::fs::read_dir(self.file(dir)).into_iter().flatten().flatten() {

@@ -33,8 +33,8 @@ impl Server {
             processes.push(epmd(scratch, dir)?);
         }
         let command = command(peer, scratch, dir, address, &processes)?;
-        let library_path = scratch.library_path();
-        let command = command.env("LD_LIBRARY_PATH", library_path).core(SERVER_CORE).log(&log);
+        let lib_dirs = scratch.lib_dirs();
+        let command = command.env("LD_LIBRARY_PATH", lib_dirs).core(SERVER_CORE).log(&log);
         processes.insert(0, command.start()?);
         let mut server = Self { address, processes };
         server.ready(peer, &log).with_context(|| peer.name())?;
@@ -147,7 +147,7 @@ fn command(
                 .arg("--pgdata")
                 .arg(&data)
                 .dir(dir)
-                .env("LD_LIBRARY_PATH", scratch.library_path());
+                .env("LD_LIBRARY_PATH", scratch.lib_dirs());
             as_user(init).output()?;
             let mut postgres = Command::new(bin.join("postgres")).dir(dir).arg("-D").arg(data);
             for setting in [
@@ -213,7 +213,7 @@ fn epmd(scratch: &Scratch, dir: &Path) -> anyhow::Result<Process> {
 pub(crate) fn version(peer: Peer, scratch: &Scratch) -> anyhow::Result<String> {
     let ask = |program: std::path::PathBuf, flag: &str| {
         let command = Command::new(program).arg(flag);
-        command.env("LD_LIBRARY_PATH", scratch.library_path()).output()
+        command.env("LD_LIBRARY_PATH", scratch.lib_dirs()).output()
     };
     let said = match peer {
         Peer::Abhyasa => Command::new("git")
