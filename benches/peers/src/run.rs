@@ -374,6 +374,8 @@ impl Bench {
             .args(["--seconds", &seconds.to_string(), "--warm-up", &warm_up.to_string()])
             .args(["--payload-bytes", &self.plan.payload_bytes.to_string(), "--dir"])
             .arg(dir)
+            // What went wrong is in the last lines a load says.
+            .env("RUST_BACKTRACE", "0")
             // Our custodian is in the load's process, and our receiver takes the other core.
             .core(if load.peer == Peer::Abhyasa { SERVER_CORE } else { CLIENT_CORE });
         if let Some(server) = server {
