@@ -135,8 +135,10 @@ impl Due {
         match heard {
             Heard::Filed(id) => {
                 let bytes = self.store.get(Table::Outcome, id.as_str().as_bytes()).ok().flatten();
-                if let Some(Ok(outcome)) = bytes.map(|bytes| Outcome::decode(&bytes)) {
-                    self.again(outcome.num);
+                match bytes.map(|bytes| Outcome::decode(&bytes)) {
+                    Some(Ok(outcome)) => self.again(outcome.num),
+                    // It cannot be read, or was pruned meanwhile; the inbox itself says what is due.
+                    _ => self.walk = Some(0),
                 }
             }
             Heard::Missed => self.walk = Some(0),
@@ -171,7 +173,12 @@ impl Due {
                     return Some((num, body));
                 }
             }
-            let page = self.store.scan(Table::Escalation, &num_key(self.walk?), PAGE).ok()?;
+            let page = self.store.scan(Table::Escalation, &num_key(self.walk?), PAGE);
+            let page = page
+                .inspect_err(
+                    |error| tracing::error!(%error, "the inbox cannot be read for the sink"),
+                )
+                .ok()?;
             self.walk = page.last().and_then(|(key, _)| key_num(key)).map(|num| num + 1);
             let open = page.iter().filter(|(_, value)| is_open(value));
             self.known.extend(open.filter_map(|(key, _)| key_num(key)));
