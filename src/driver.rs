@@ -247,6 +247,8 @@ impl Driver {
         // Obligations to gather before a commit; grows under load, falls back when idle.
         let mut target = 1usize;
         loop {
+            // Not in the select below, where a flood of calls could hold up every deadline.
+            self.tick_if_due(&mut open)?;
             if !self.custody.recovered() && !committing {
                 let now = self.clock.now();
                 let all = self.custody.recover(now, &*self.store, &mut open.step)?;
@@ -302,7 +304,8 @@ impl Driver {
             }
             if !self.custody.recovered() && !committing {
                 // More to load; but let what has come in the meantime through.
-                while let Ok(call) = self.calls.try_recv() {
+                for _ in 0..CALLS_PER_TURN {
+                    let Ok(call) = self.calls.try_recv() else { break };
                     stopping |= self.call(call, &mut open)?;
                 }
                 tokio::task::yield_now().await;
@@ -323,15 +326,19 @@ impl Driver {
                         stopping |= self.call(call, &mut open)?;
                     }
                 }
-                () = sleep_until(alarm) => {
-                    let now = self.clock.now();
-                    if self.custody.next_timeout().is_some_and(|at| at <= now) {
-                        self.input(Input::Tick, &mut open)?;
-                        open.obligations += usize::from(!open.step.is_empty());
-                    }
-                }
+                () = sleep_until(alarm) => {}
             }
         }
+    }
+
+    //= AB-4
+    fn tick_if_due(&mut self, open: &mut Open) -> Result<(), DriverError> {
+        let now = self.clock.now();
+        if self.custody.next_timeout().is_some_and(|at| at <= now) {
+            self.input(Input::Tick, open)?;
+            open.obligations += usize::from(!open.step.is_empty());
+        }
+        Ok(())
     }
 
     /// When to look again, if nothing comes in before.
@@ -451,7 +458,87 @@ async fn sleep_until(delay: Option<Duration>) {
 
 #[cfg(test)]
 mod tests {
-    use super::next_target;
+    use super::*;
+    use crate::config::NodeConfig;
+    use crate::store::{FjallStore, StoreOptions};
+    use crate::telemetry::Metrics;
+    use proto::custodian::Draft;
+    use proto::event::Event;
+    use proto::id::AgentId;
+    use proto::payload::Payload;
+    use proto::polarity::Registry;
+    use std::path::Path;
+    use std::sync::atomic::AtomicU64;
+
+    /// A clock on which each look takes a millisecond.
+    struct Stepping(AtomicU64);
+
+    impl Clock for Stepping {
+        fn now(&self) -> Time {
+            Time::from_ms(1_800_000_000_000 + self.0.fetch_add(1, Ordering::SeqCst))
+        }
+    }
+
+    fn driver(dir: &Path) -> (Driver, mpsc::Sender<Call>) {
+        let text =
+            "[node]\nid = \"a\"\n[[peers]]\nid = \"b\"\nmay_receive = [\"anumati.consent\"]\n";
+        let config = NodeConfig::parse(text, Path::new("a.toml")).unwrap();
+        let store = FjallStore::open(dir, &config.id, &StoreOptions::default()).unwrap();
+        let settings = crate::node::settings(&config, 1).unwrap();
+        let (router, _jobs) = Router::new(Arc::new(Metrics::default()));
+        let (calls, rx) = mpsc::channel(config.store.input_queue_max);
+        let driver = Driver {
+            custody: Custody::open(settings, Registry::default(), &store).unwrap(),
+            store: Arc::new(store),
+            clock: Arc::new(Stepping(AtomicU64::new(0))),
+            router: Arc::new(router),
+            shared: Arc::new(Shared::default()),
+            calls: rx,
+            batching: Batching { max: 4096, linger: Duration::from_millis(10) },
+        };
+        (driver, calls)
+    }
+
+    #[tokio::test]
+    async fn ab4_a_flood_of_calls_holds_up_no_deadline() {
+        const FLOOD_MAX: usize = 2_000_000;
+        let dir = tempfile::tempdir().unwrap();
+        let (driver, calls) = driver(dir.path());
+        let mut events = driver.router.subscribe();
+        let driver = tokio::spawn(driver.run());
+        let payload = serde_json::json!({ "decision": "revoke", "scope": "s" });
+        let draft = Draft {
+            id: ObligationId::new("o").unwrap(),
+            kind: "anumati.consent".parse().unwrap(),
+            target: AgentId::new("b").unwrap(),
+            payload: Payload::from_json(payload.as_object().unwrap()).unwrap(),
+            deadline_seconds: Some(30),
+            max_retries: None,
+            sequence: None,
+        };
+        let (reply, issued) = oneshot::channel();
+        calls.send(Call::Issue { drafts: vec![draft], reply }).await.unwrap();
+        let results = issued.await.unwrap().await.unwrap();
+        assert!(matches!(results[..], [Ok(_)]), "{results:?}");
+        // The queue never empties: each look-up is a call, and nobody waits for its answer.
+        let mut flood = 0;
+        let escalated = loop {
+            if let Ok(event) = events.try_recv()
+                && let Event::Escalated(escalation) = &*event
+            {
+                break Some(escalation.obligation_id.clone());
+            }
+            if flood == FLOOD_MAX {
+                break None;
+            }
+            let (reply, _) = oneshot::channel();
+            calls.send(Call::Find { id: ObligationId::new("x").unwrap(), reply }).await.unwrap();
+            flood += 1;
+        };
+        assert_eq!(escalated, Some(ObligationId::new("o").unwrap()), "of {flood} calls");
+        calls.send(Call::Stop).await.unwrap();
+        driver.await.unwrap().unwrap();
+    }
 
     #[test]
     fn a_batch_grows_under_load_and_one_alone_waits_for_nothing() {

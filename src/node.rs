@@ -389,7 +389,7 @@ pub(crate) fn store_options(config: &NodeConfig) -> StoreOptions {
     }
 }
 
-fn settings(config: &NodeConfig, seed: u64) -> Result<Settings, StartError> {
+pub(crate) fn settings(config: &NodeConfig, seed: u64) -> Result<Settings, StartError> {
     let rules = |peer: &crate::config::PeerConfig| PeerRules {
         principal: peer.principal.clone(),
         may_issue: peer.may_issue.clone(),

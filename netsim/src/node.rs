@@ -43,7 +43,16 @@ pub(crate) struct Live {
     pub(crate) flights: VecDeque<Flight>,
     pub(crate) pump_queued: bool,
     pub(crate) alarm_at: Option<u64>,
+    /// The alarm has rung, and the tick goes before what waits in the queues.
+    pub(crate) tick_due: bool,
     pub(crate) disk_free_at: u64,
+}
+
+impl Live {
+    /// Commits on their way to the disk.
+    pub(crate) fn writing(&self) -> usize {
+        self.flights.iter().filter(|flight| flight.step.needs_commit()).count()
+    }
 }
 
 /// A sealed step on its way to the disk.

@@ -53,7 +53,7 @@ impl World {
         let Some(live) = self.nodes.get_mut(n).and_then(|node| node.live.as_mut()) else { return };
         if live.alarm_at == Some(at) {
             live.alarm_at = None;
-            live.inbox.push_back(Input::Tick);
+            live.tick_due = true;
             self.pump(n);
         }
     }
@@ -78,9 +78,10 @@ impl World {
         let clock = node.clock(self.now);
         let rotten = node.disk.rotten(self.now);
         let Some(live) = &mut node.live else { return Ok(None) };
-        let writing = live.flights.iter().filter(|flight| flight.step.needs_commit()).count();
+        let writing = live.writing();
         let custody = &mut live.custody;
-        let idle = live.inbox.is_empty() && (live.calls.is_empty() || !custody.recovered());
+        let due = live.tick_due || custody.next_timeout().is_some_and(|at| at <= clock);
+        let idle = !due && live.inbox.is_empty() && live.calls.is_empty();
         if writing >= self.options.commits_in_flight || (idle && custody.recovered()) {
             return Ok(None);
         }
@@ -92,6 +93,10 @@ impl World {
         let mut step = Step::default();
         if !custody.recovered() {
             custody.recover(clock, store, &mut step)?;
+        }
+        if due {
+            live.tick_due = false;
+            custody.handle(clock, Input::Tick, store, &mut step)?; // no queue holds up a deadline
         }
         for _ in 0..self.options.inputs_per_commit {
             let calls = custody.recovered().then_some(&mut live.calls);
@@ -287,7 +292,7 @@ impl World {
         let due = node
             .live
             .as_ref()
-            .filter(|live| live.inbox.is_empty())
+            .filter(|live| live.writing() < self.options.commits_in_flight)
             .and_then(|live| live.custody.next_timeout());
         let Some(due) = due.filter(|due| *due != Time::NEVER) else { return };
         let at = node.clock.world(due).max(self.now);

@@ -63,6 +63,7 @@ impl World {
             flights: VecDeque::new(),
             pump_queued: false,
             alarm_at: None,
+            tick_due: false,
             disk_free_at: 0,
         });
         self.checker.up(now, n);
