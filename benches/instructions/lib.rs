@@ -1,0 +1,1 @@
+//! Nothing: the bench beside it is what this package is for.
