@@ -45,6 +45,7 @@ pub(crate) struct Live {
     pub(crate) alarm_at: Option<u64>,
     /// The alarm has rung, and the tick goes before what waits in the queues.
     pub(crate) tick_due: bool,
+    pub(crate) tick_last: bool,
     pub(crate) disk_free_at: u64,
 }
 

@@ -151,6 +151,31 @@ fn ab3_an_id_reused_while_its_handler_is_out_or_defers_is_declined() {
     assert_eq!(asked(&solo.input(offer(3, [first]))), [true]);
 }
 
+/// Found by swarm seed 48 of 1,000 transfers.
+#[test]
+fn le1_an_id_issued_anew_waits_until_what_was_deferred_under_it_is_forgotten() {
+    let mut solo = receiver(&external());
+    solo.input(offer(0, [Offered::token("t-1", solo.now).sequence(1).encode()]));
+    solo.input(decided("t-1", Decision::Deferred(None)));
+    solo.pass(61_000);
+    // Its custodian escalated it, a person has seen that, and it is issued anew.
+    let anew = Offered { deadline_seconds: 600, ..Offered::token("t-1", solo.now) };
+    let anew = anew.sequence(1).encode();
+    let outputs = solo.input(offer(1, [anew.clone()]));
+    assert_eq!((acks(&outputs)[0].1, asked(&outputs).len()), (DEFERRED, 0));
+    solo.pass(180_000);
+    solo.input(Input::Tick);
+    assert!(solo.store.is_empty(Table::Intent), "forgotten a while after its deadline");
+    assert_eq!(asked(&solo.input(offer(2, [anew.clone()]))), [false]);
+    solo.input(decided("t-1", Decision::Applied));
+    for nth in 3..6 {
+        solo.pass(60_000);
+        solo.input(Input::Tick);
+        let outputs = solo.input(offer(nth, [anew.clone()]));
+        assert_eq!(acks(&outputs), [(nth, APPLIED, None)], "remembered until its own deadline");
+    }
+}
+
 #[test]
 fn ab3_recovery_in_several_calls_asks_each_handler_once() {
     let options =

@@ -123,10 +123,17 @@ impl Receiver {
         }
         // While the effect may have happened, neither the clock nor a newer decision may say that
         // it did not.
-        let why = match intent.as_ref().map(|(intent, _)| intent.state) {
-            Some(IntentState::InDoubt) => Some(external::IN_DOUBT),
-            Some(IntentState::Asked) => Some("the handler is asked again after a restart"),
-            Some(IntentState::Deferred) | None => None,
+        let why = match intent.as_ref().map(|(intent, asked)| (intent.state, asked)) {
+            Some((IntentState::InDoubt, _)) => Some(external::IN_DOUBT),
+            Some((IntentState::Asked, _)) => Some("the handler is asked again after a restart"),
+            // Issued anew after its escalation. What was kept of the earlier one is forgotten by its
+            // key, and would take what is kept of this one with it (LE-1).
+            Some((IntentState::Deferred, asked))
+                if asked.deadline_at() != obligation.deadline_at() =>
+            {
+                Some("an earlier obligation of this id is not forgotten yet")
+            }
+            Some((IntentState::Deferred, _)) | None => None,
         };
         #[cfg(feature = "mutants")]
         let why = why.filter(|_| !ctx.is(crate::mutant::Mutant::DeclinesDoubt));

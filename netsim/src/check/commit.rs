@@ -347,9 +347,9 @@ impl Checker {
                 .and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id.as_str()));
             let kept_until = entry.and_then(|entry| {
                 entry.ledger_gone = true;
-                entry.ledger_until.or(entry.deadline_at)
+                entry.ledger_until // none: an intent was forgotten, and there was no entry
             });
-            if kept_until.is_none_or(|until| clock < until) {
+            if kept_until.is_some_and(|until| clock < until) {
                 breach(
                     "LE-1",
                     format!("the ledger forgot {id} of {issuer} before its deadline and the skew"),

@@ -94,9 +94,11 @@ impl World {
         if !custody.recovered() {
             custody.recover(clock, store, &mut step)?;
         }
-        if due {
-            live.tick_due = false;
-            custody.handle(clock, Input::Tick, store, &mut step)?; // no queue holds up a deadline
+        // No queue holds up a deadline. In the node a call may still overtake it by a moment, so the
+        // tick is first in one step and last in the next.
+        live.tick_last = !live.tick_last;
+        if due && !live.tick_last {
+            custody.handle(clock, Input::Tick, store, &mut step)?;
         }
         for _ in 0..self.options.inputs_per_commit {
             let calls = custody.recovered().then_some(&mut live.calls);
@@ -104,6 +106,10 @@ impl World {
             let Some(input) = next else { break };
             custody.handle(clock, input, store, &mut step)?;
         }
+        if due && live.tick_last {
+            custody.handle(clock, Input::Tick, store, &mut step)?;
+        }
+        live.tick_due &= !due;
         custody.seal(clock, store, &mut step);
         Ok(Some((step, clock)))
     }

@@ -64,6 +64,7 @@ impl World {
             pump_queued: false,
             alarm_at: None,
             tick_due: false,
+            tick_last: false,
             disk_free_at: 0,
         });
         self.checker.up(now, n);
