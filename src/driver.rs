@@ -29,6 +29,10 @@ const CALLS_PER_TURN: usize = 64;
 /// A step of at most so many obligations is committed by the driver itself, which saves two thread
 /// switches; larger ones go to the commit thread and the next step is computed meanwhile.
 const INLINE_MAX: usize = 4;
+/// A step waits for company at most so large a part of what a commit takes. Half of it costs an
+/// obligation little, and under load half as many commits; whole ones and more made everything wait
+/// for a timer while nothing was gained.
+const LINGER_DIVISOR: u32 = 2;
 
 /// Something for the driver to do.
 #[derive(Debug)]
@@ -242,14 +246,16 @@ impl Driver {
     async fn turn(&mut self, lane: &mut Lane) -> Result<(), DriverError> {
         let mut open = Open::default();
         let mut buffer = Vec::with_capacity(CALLS_PER_TURN);
-        let mut committing = false;
+        let mut committing = None;
         let mut stopping = false;
+        // What a commit takes, smoothed.
+        let mut takes = Duration::ZERO;
         // Obligations to gather before a commit; grows under load, falls back when idle.
         let mut target = 1usize;
         loop {
             // Not in the select below, where a flood of calls could hold up every deadline.
             self.tick_if_due(&mut open)?;
-            if !self.custody.recovered() && !committing {
+            if !self.custody.recovered() && committing.is_none() {
                 let now = self.clock.now();
                 let all = self.custody.recover(now, &*self.store, &mut open.step)?;
                 self.shared.recovered.store(all, Ordering::SeqCst);
@@ -263,8 +269,9 @@ impl Driver {
             // Without load it does not count: offers to a silent peer must hold up no one else.
             let share = (self.custody.in_flight() * 2 / 3).min(target * target);
             let wanted = target.max(share).min(self.batching.max);
-            let lingered = open.since.is_some_and(|since| since.elapsed() >= self.batching.linger);
-            if !committing
+            let linger = self.batching.linger.min(takes / LINGER_DIVISOR);
+            let lingered = open.since.is_some_and(|since| since.elapsed() >= linger);
+            if committing.is_none()
                 && !open.is_empty()
                 && (open.obligations >= wanted || lingered || stopping)
             {
@@ -288,21 +295,26 @@ impl Driver {
                         tokio::task::yield_now().await;
                     }
                     let work = work(step);
+                    let (begun, needs) = (work.begun, work.step.needs_commit());
                     if let Some(takes) = work.begin(&*self.store) {
                         tokio::time::sleep(takes).await;
                     }
                     let generation = commit(&*self.store, &self.router, work)?;
+                    if needs {
+                        takes = smoothed(takes, begun.elapsed());
+                    }
                     self.custody.committed(generation);
                 } else {
-                    lane.send(work(step))?;
-                    committing = true;
+                    let work = work(step);
+                    committing = Some(work.begun);
+                    lane.send(work)?;
                 }
                 continue;
             }
-            if stopping && !committing {
+            if stopping && committing.is_none() {
                 return Ok(());
             }
-            if !self.custody.recovered() && !committing {
+            if !self.custody.recovered() && committing.is_none() {
                 // More to load; but let what has come in the meantime through.
                 for _ in 0..CALLS_PER_TURN {
                     let Ok(call) = self.calls.try_recv() else { break };
@@ -311,12 +323,14 @@ impl Driver {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let alarm = self.alarm(&open, committing);
+            let alarm = self.alarm(&open, committing.is_none().then_some(linger));
             tokio::select! {
                 biased;
-                generation = lane.done(), if committing => {
-                    committing = false;
+                generation = lane.done(), if committing.is_some() => {
                     self.custody.committed(generation?);
+                    if let Some(begun) = committing.take() {
+                        takes = smoothed(takes, begun.elapsed());
+                    }
                 }
                 count = self.calls.recv_many(&mut buffer, CALLS_PER_TURN), if open.obligations < self.batching.max && !stopping => {
                     if count == 0 {
@@ -341,13 +355,13 @@ impl Driver {
         Ok(())
     }
 
-    /// When to look again, if nothing comes in before.
-    fn alarm(&self, open: &Open, committing: bool) -> Option<Duration> {
+    /// When to look again, if nothing comes in before: with `linger`, also for the open step.
+    fn alarm(&self, open: &Open, linger: Option<Duration>) -> Option<Duration> {
         let now = self.clock.now();
         let timeout = self.custody.next_timeout().map(|at| Duration::from_millis(at.ms_since(now)));
-        let linger = (!committing && !open.is_empty()).then(|| {
-            self.batching.linger.saturating_sub(open.since.map_or(Duration::ZERO, |s| s.elapsed()))
-        });
+        let waited = || open.since.map_or(Duration::ZERO, |since| since.elapsed());
+        let linger =
+            linger.filter(|_| !open.is_empty()).map(|linger| linger.saturating_sub(waited()));
         timeout.into_iter().chain(linger).min()
     }
 
@@ -402,6 +416,11 @@ impl Driver {
         }
         Ok(false)
     }
+}
+
+/// What commits take, after one that took `sample`.
+fn smoothed(takes: Duration, sample: Duration) -> Duration {
+    if takes.is_zero() { sample } else { (takes * 7 + sample) / 8 }
 }
 
 /// How many obligations the next commit waits for: twice as many when this one filled up and more

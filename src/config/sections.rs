@@ -122,7 +122,8 @@ section! {
     StoreConfig "store" {
         /// Inputs one commit takes. The rest go into the next commit.
         commit_batch_max: usize = 4_096, 1 => 65_536;
-        /// Microseconds to wait for more inputs under load. Never waited when idle.
+        /// Microseconds to wait at most for more inputs under load, within half of what a commit takes.
+        /// Never waited when idle.
         commit_linger_us: u64 = 10_000, 0 => 1_000_000;
         /// Bytes of block cache.
         cache_bytes: u64 = 33_554_432, 1_048_576 => 1_099_511_627_776;
