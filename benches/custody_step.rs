@@ -2,14 +2,14 @@
 //! in memory.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
-#[path = "shared/core.rs"]
-mod shared;
+#[path = "common/core.rs"]
+mod common;
 
+use common::{BATCH, Core, acks, offers};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use proto::ack::{AckRun, AckStatus};
 use proto::custody::Input;
 use proto::step::Output;
-use shared::{BATCH, Core, acks, offers};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

@@ -21,8 +21,8 @@ pub use secret::{
     SECRET_FILE_LEN_MAX, SecretError, TOKEN_LEN_MAX, TOKEN_LEN_MIN, read_secret, read_token,
 };
 pub use sections::{
-    ApiConfig, CustodyConfig, EscalationConfig, LogConfig, LogFormat, QuicConfig, RatesConfig,
-    StoreConfig, WeightsConfig,
+    ApiConfig, Congestion, CustodyConfig, EscalationConfig, LogConfig, LogFormat, QuicConfig,
+    RatesConfig, StoreConfig, WeightsConfig,
 };
 
 use error::Fault;

@@ -5,6 +5,7 @@ mod binding;
 pub mod cli;
 pub mod clock;
 pub mod config;
+mod congestion;
 pub mod demo;
 mod driver;
 mod endpoint;

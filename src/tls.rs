@@ -4,7 +4,8 @@
 //! replayed flight must not reach custody. Resumption is off too, so that the identity is proved
 //! anew in each handshake and never taken from a ticket.
 
-use crate::config::{QuicConfig, SecretError, read_secret};
+use crate::config::{Congestion, QuicConfig, SecretError, read_secret};
+use crate::congestion::TolerantConfig;
 use crate::identity::{IdentityError, expect_identity, identity_of};
 use proto::id::AgentId;
 use proto::limits::FRAME_LEN_MAX;
@@ -295,7 +296,12 @@ pub fn transport(quic: &QuicConfig) -> Result<quinn::TransportConfig, TlsError> 
         .packet_threshold(REORDERED_MAX)
         .time_threshold(LATE_RTTS)
         .datagram_receive_buffer_size(Some(quic.datagram_buffer_bytes))
-        .datagram_send_buffer_size(quic.datagram_buffer_bytes);
+        .datagram_send_buffer_size(quic.datagram_buffer_bytes)
+        .congestion_controller_factory(match quic.congestion {
+            Congestion::Tolerant => Arc::new(TolerantConfig::default()) as Arc<_>,
+            Congestion::Bbr => Arc::new(quinn::congestion::BbrConfig::default()),
+            Congestion::Cubic => Arc::new(quinn::congestion::CubicConfig::default()),
+        });
     Ok(transport)
 }
 

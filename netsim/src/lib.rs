@@ -46,5 +46,5 @@ pub use pair::{Pair, draft};
 pub use run::{Counts, Report, run, run_logged};
 pub use scenario::{Arena, CrashPoint, DiskModel, Fault, FaultKind, LinkOf, Policy};
 pub use solo::Solo;
-pub use tuning::Tuning;
+pub use tuning::{Congestion, Tuning};
 pub use world::{LogLine, World};

@@ -31,8 +31,22 @@ pub struct Tuning {
     pub commit_linger_us: u64,
     /// Inputs queued to the driver.
     pub input_queue_max: usize,
+    /// Congestion control.
+    pub congestion: Congestion,
     /// Whether of two nodes only the first dials the other, as when the second has no address.
     pub one_dials: bool,
+}
+
+/// Congestion control of a node's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Congestion {
+    /// By loss, unless the link loses by itself.
+    Tolerant,
+    /// By bandwidth and round trip.
+    Bbr,
+    /// By loss.
+    Cubic,
 }
 
 impl Default for Tuning {
@@ -50,6 +64,7 @@ impl Default for Tuning {
             commit_batch_max: 4_096,
             commit_linger_us: 10_000,
             input_queue_max: 8_192,
+            congestion: Congestion::Tolerant,
             one_dials: false,
         }
     }
@@ -61,7 +76,13 @@ impl Tuning {
     pub fn swarm(seed: u64) -> Self {
         let mut rng = Rng::new(seed, 20);
         let r = &mut rng;
-        let own = Self { one_dials: r.chance(300), ..Self::default() };
+        // From a stream of its own, so that old seeds draw what they did.
+        let congestion = match Rng::new(seed, 22).below(10) {
+            0 | 1 => Congestion::Cubic,
+            2 | 3 => Congestion::Bbr,
+            _ => Congestion::Tolerant,
+        };
+        let own = Self { one_dials: r.chance(300), congestion, ..Self::default() };
         if r.chance(500) {
             return own;
         }
@@ -80,6 +101,7 @@ impl Tuning {
             commit_batch_max: r.pick(&[1, 16, 4_096]).unwrap_or(4_096),
             commit_linger_us: r.pick(&[0, 2_000, 10_000, 100_000]).unwrap_or(0),
             input_queue_max: r.pick(&[1, 8, 8_192]).unwrap_or(8_192),
+            congestion,
             one_dials: own.one_dials,
         }
     }

@@ -45,6 +45,9 @@ section! {
         /// Milliseconds without a packet after which a connection counts as silent when a retry
         /// is due, and is raced.
         silent_after_ms: u64 = 1_000, 10 => WAIT_MS_MAX;
+        /// Congestion control: "tolerant" is Cubic that counts a loss only beside a queue on the way
+        /// or many others, "cubic" counts each, "bbr" sends at the rate the path was seen to carry.
+        congestion: Congestion = Congestion::Tolerant;
         /// Connections at a time. Further ones are refused in the handshake.
         connections_max: usize = 1_024, 1 => 1_000_000;
         /// Connections of one peer at a time. The oldest is closed for a further one. With two
@@ -177,6 +180,18 @@ section! {
         /// What to log, in the syntax of tracing-subscriber: "info", "warn,abhyasa=debug".
         filter: String = "info,fjall=warn,lsm_tree=warn".into();
     }
+}
+
+/// Congestion control of a connection (RFC 9002 §7 leaves it to the sender).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Congestion {
+    /// By loss, unless the link loses by itself.
+    Tolerant,
+    /// By the bandwidth and the round trip that were seen; loss alone slows nothing down.
+    Bbr,
+    /// By loss (RFC 9438).
+    Cubic,
 }
 
 /// Form of the log lines.

@@ -5,10 +5,11 @@
 //! obligation are SHA-256 in software, which a processor that has them does in a few hundred.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
-#[path = "../../shared/core.rs"]
-mod shared;
+#[path = "../../common/core.rs"]
+mod common;
 
 use bytes::Bytes;
+use common::{Core, acks, offers};
 use gungraun::{
     Callgrind, CallgrindMetrics, EventKind, LibraryBenchmarkConfig, library_benchmark,
     library_benchmark_group, main,
@@ -22,7 +23,6 @@ use proto::obligation::Obligation;
 use proto::payload::Payload;
 use proto::step::Output;
 use proto::time::Time;
-use shared::{Core, acks, offers};
 use std::hint::black_box;
 
 /// Bytes of payload, as in the figures of the README.
@@ -126,7 +126,7 @@ fn custodian() -> (Core, Input) {
 fn issued() -> (Core, Input) {
     let (mut core, drafts) = custodian();
     core.input(drafts);
-    (core, acks(shared::BATCH))
+    (core, acks(common::BATCH))
 }
 
 fn offered() -> (Core, Input) {

@@ -2,6 +2,7 @@
 
 use super::wire::address;
 use crate::options::{KINDS, Options};
+use crate::tuning::Congestion;
 use abhyasa::config::{ConfigError, NodeConfig};
 use abhyasa::init::ca::{CaError, DevCa, NODE_DAYS, valid_days};
 use abhyasa::tls::{TlsError, TlsIdentity};
@@ -69,6 +70,11 @@ pub(super) fn config(options: &Options, node: usize) -> Result<NodeConfig, Setup
     quic.frame_timeout_ms = tuning.frame_timeout_ms;
     quic.connections_per_peer_max = tuning.connections_per_peer_max;
     quic.streams_max = tuning.streams_max;
+    quic.congestion = match tuning.congestion {
+        Congestion::Tolerant => abhyasa::config::Congestion::Tolerant,
+        Congestion::Bbr => abhyasa::config::Congestion::Bbr,
+        Congestion::Cubic => abhyasa::config::Congestion::Cubic,
+    };
     let custody = &mut config.custody;
     custody.max_clock_skew_ms = options.skew_ms;
     custody.pending_max = options.pending_max;
