@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Share of the bytes sent that a link may lose by itself, in thousandths; and so many bytes anyway,
 /// since of a few packets one is a large share.
 const TOLERATED_PERMILLE: u64 = 100;
-const TOLERATED_MIN: u64 = 16 * 1200;
+const TOLERATED_MIN: u64 = 48 * 1200;
 /// How far the smoothed round trip may be above the lowest it was before there is a queue on the way:
 /// half of it, and so long at least. (Above the shortest single one jitter alone would lift it.)
 const QUEUE_DIVISOR: u32 = 2;
