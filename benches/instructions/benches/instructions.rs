@@ -6,67 +6,25 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "../../common/core.rs"]
-mod common;
+mod machine;
+#[path = "../../common/wire.rs"]
+mod wire;
 
 use bytes::Bytes;
-use common::{Core, acks, offers};
 use gungraun::{
     Callgrind, CallgrindMetrics, EventKind, LibraryBenchmarkConfig, library_benchmark,
     library_benchmark_group, main,
 };
-use proto::ack::{AckRun, AckStatus, RefRange};
+use machine::{BATCH, Core, acks, offers};
 use proto::custody::Input;
 use proto::frame::Frame;
-use proto::id::{AgentId, Kind, ObligationId};
-use proto::limits::FRAME_LEN_TARGET;
 use proto::obligation::Obligation;
-use proto::payload::Payload;
 use proto::step::Output;
-use proto::time::Time;
 use std::hint::black_box;
-
-/// Bytes of payload, as in the figures of the README.
-const PAYLOAD_LEN: usize = 256;
-
-fn obligation(number: u64) -> Obligation {
-    let payload = serde_json::json!({
-        "weight_delta": -0.001,
-        "weight_key": "routing.bench.preference",
-        "note": "x".repeat(PAYLOAD_LEN - 70),
-    });
-    Obligation {
-        id: ObligationId::new(&format!("bench-{number:012x}")).unwrap(),
-        kind: Kind::new("phala.belief_update").unwrap(),
-        target: AgentId::new("spiffe://bench.local/receiver").unwrap(),
-        payload: Payload::from_json(payload.as_object().unwrap()).unwrap(),
-        deadline_seconds: 86_400,
-        max_retries: 200,
-        created_at: Time::from_ms(1_800_000_000_000),
-        sequence: None,
-    }
-}
+use wire::{full_acks, full_offers, obligation};
 
 fn encoded() -> Bytes {
     obligation(1).encode()
-}
-
-fn full_offers() -> Frame {
-    let count = FRAME_LEN_TARGET / (encoded().len() + 4);
-    Frame::Offers {
-        first_ref: 7,
-        items: (0..count as u64).map(|n| obligation(n).encode()).collect(),
-    }
-}
-
-/// Every other offer of a window of 2,048: the worst that ranges have to code.
-fn full_acks() -> Frame {
-    let refs = (0..1024).map(|n| RefRange { first: n * 2, count: 1 }).collect();
-    Frame::AckRuns(vec![AckRun {
-        status: AckStatus::Applied,
-        acked_at: Time::from_ms(1_800_000_000_000),
-        reason: None,
-        refs,
-    }])
 }
 
 fn encoded_offers() -> Bytes {
@@ -126,7 +84,7 @@ fn custodian() -> (Core, Input) {
 fn issued() -> (Core, Input) {
     let (mut core, drafts) = custodian();
     core.input(drafts);
-    (core, acks(common::BATCH))
+    (core, acks(BATCH))
 }
 
 fn offered() -> (Core, Input) {
