@@ -43,7 +43,7 @@ pub(crate) struct Live {
     pub(crate) flights: VecDeque<Flight>,
     pub(crate) pump_queued: bool,
     pub(crate) alarm_at: Option<u64>,
-    /// The alarm has rung, and the tick goes before what waits in the queues.
+    /// The alarm has rung: the next step has a tick, whatever waits in the queues.
     pub(crate) tick_due: bool,
     pub(crate) tick_last: bool,
     pub(crate) disk_free_at: u64,

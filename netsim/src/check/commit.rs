@@ -345,11 +345,14 @@ impl Checker {
                 .by_name
                 .get(issuer)
                 .and_then(|n| self.nodes.get_mut(*n)?.entries.get_mut(id.as_str()));
-            let kept_until = entry.and_then(|entry| {
+            let early = entry.is_none_or(|entry| {
                 entry.ledger_gone = true;
-                entry.ledger_until // none: an intent was forgotten, and there was no entry
+                // Of an id issued anew it may be what was deferred before that goes.
+                let once = entry.lives <= 1;
+                let until = entry.ledger_until.or(entry.deadline_at.filter(|_| once));
+                until.map_or(once, |until| clock < until)
             });
-            if kept_until.is_some_and(|until| clock < until) {
+            if early {
                 breach(
                     "LE-1",
                     format!("the ledger forgot {id} of {issuer} before its deadline and the skew"),

@@ -109,7 +109,7 @@ impl World {
         if due && live.tick_last {
             custody.handle(clock, Input::Tick, store, &mut step)?;
         }
-        live.tick_due &= !due;
+        live.tick_due = false;
         custody.seal(clock, store, &mut step);
         Ok(Some((step, clock)))
     }
