@@ -13,6 +13,7 @@ mod escalation;
 mod handler;
 pub mod identity;
 pub mod init;
+pub mod loopback;
 pub mod node;
 mod peers;
 pub mod proxy;

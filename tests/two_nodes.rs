@@ -9,7 +9,7 @@
 
 mod common;
 
-use abhyasa::demo::stage::free_address;
+use abhyasa::loopback::free_address;
 use abhyasa::node::{Node, NodeHandle};
 use abhyasa::proxy::{self, Chance, Delay, Faults, LinkModel, Micros, ProxyHandle};
 use axum::extract::State;

@@ -1,7 +1,8 @@
 //! A large pending set to a peer that is away: memory, cost of doing nothing, restart.
 
 use super::Args;
-use super::world::{ChildNode, Pair, free_port};
+use super::world::{ChildNode, Pair};
+use crate::loopback::free_address;
 use anyhow::{Context as _, ensure};
 use serde::Serialize;
 use std::path::Path;
@@ -39,7 +40,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Figures> {
 async fn measure(args: &Args, dir: &Path) -> anyhow::Result<Figures> {
     let pair = Pair::init(dir)?;
     // The peer is away, but its port is ours, to see when it is called.
-    let absent = free_port()?;
+    let absent = free_address()?;
     let text = std::fs::read_to_string(&pair.custodian)?;
     let text: String = text
         .lines()

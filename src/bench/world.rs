@@ -2,9 +2,10 @@
 
 use crate::config::{HostPort, NodeConfig};
 use crate::init::{InitOptions, init};
+use crate::loopback::free_address;
 use anyhow::Context as _;
 use proto::id::AgentId;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -83,22 +84,9 @@ pub(super) struct Pair {
     pub(super) target: AgentId,
 }
 
-/// A loopback address nobody uses at this moment, of both a UDP and a TCP port.
-pub(super) fn free_port() -> anyhow::Result<SocketAddr> {
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    for _ in 0..64 {
-        let tcp = std::net::TcpListener::bind(any)?;
-        let address = tcp.local_addr()?;
-        if std::net::UdpSocket::bind(address).is_ok() {
-            return Ok(address);
-        }
-    }
-    anyhow::bail!("no free loopback port")
-}
-
 impl Pair {
     pub(super) fn init(dir: &Path) -> anyhow::Result<Self> {
-        let (a, b) = (free_port()?, free_port()?);
+        let (a, b) = (free_address()?, free_address()?);
         let target = AgentId::new("spiffe://bench.local/receiver")?;
         let source = AgentId::new("spiffe://bench.local/custodian")?;
         let options = |id: &AgentId, at: SocketAddr, ca: Option<PathBuf>, peers| InitOptions {

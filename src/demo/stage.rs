@@ -4,12 +4,13 @@
 use super::api::{Api, LOOK_EVERY, until};
 use crate::config::{HostPort, NodeConfig};
 use crate::init::{InitOptions, init};
+use crate::loopback::free_address;
 use crate::proxy::{self, Count, Faults, ProxyHandle, Way};
 use anyhow::{Context as _, bail};
 use proto::id::AgentId;
 use serde_json::Value;
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ pub const ALICE: &str = "spiffe://demo.abhyasa/alice";
 pub const BOB: &str = "spiffe://demo.abhyasa/bob";
 /// How long a node may take to be ready.
 const READY_WITHIN: Duration = Duration::from_secs(15);
-/// Tries to find a free port, or a free name.
+/// Tries to find a free name.
 const TRIES_MAX: u32 = 64;
 
 /// Settings of both nodes, beside those `init` writes: everything faster than in production, so
@@ -90,21 +91,6 @@ impl Drop for TempDir {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
-}
-
-/// A loopback address nobody uses at this moment, for both a UDP and a TCP port.
-///
-/// # Errors
-/// When there is none.
-pub fn free_address() -> anyhow::Result<SocketAddr> {
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    for _ in 0..TRIES_MAX {
-        let address = TcpListener::bind(any)?.local_addr()?;
-        if UdpSocket::bind(address).is_ok() {
-            return Ok(address);
-        }
-    }
-    bail!("no free loopback port")
 }
 
 /// Both nodes and the link between them. Dropped, the processes are killed, then the link and the

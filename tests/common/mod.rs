@@ -6,9 +6,10 @@ pub mod raw;
 pub mod web;
 
 use abhyasa::config::{HostPort, NodeConfig};
-use abhyasa::demo::stage::{free_address, tune};
+use abhyasa::demo::stage::tune;
 use abhyasa::init::ca::DevCa;
 use abhyasa::init::{InitOptions, init};
+use abhyasa::loopback::free_address;
 use abhyasa::node::{Builder, Node, NodeHandle, StartError};
 use abhyasa::store::{Storage, StoreError};
 use proto::custodian::{Draft, Issued};

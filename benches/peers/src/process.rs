@@ -5,7 +5,6 @@ use anyhow::{Context as _, bail, ensure};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -259,19 +258,6 @@ pub(crate) fn written_bytes() -> anyhow::Result<f64> {
     let io = std::fs::read_to_string("/proc/self/io").context("/proc/self/io")?;
     let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
     Ok(line.context("/proc/self/io: wchar")?.trim().parse()?)
-}
-
-/// A loopback address nobody uses at this moment, of both a UDP and a TCP port.
-pub(crate) fn free_port() -> anyhow::Result<SocketAddr> {
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    for _ in 0..64 {
-        let tcp = std::net::TcpListener::bind(any)?;
-        let address = tcp.local_addr()?;
-        if std::net::UdpSocket::bind(address).is_ok() {
-            return Ok(address);
-        }
-    }
-    bail!("no free loopback port")
 }
 
 #[cfg(test)]

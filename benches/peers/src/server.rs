@@ -3,6 +3,7 @@
 use crate::install::Scratch;
 use crate::load::Peer;
 use crate::process::{self, Command, Process, SERVER_CORE};
+use abhyasa::loopback::free_address;
 use anyhow::{Context as _, ensure};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
@@ -26,7 +27,7 @@ impl Server {
     /// Starts a peer with its data in the new folder `dir`.
     pub(crate) fn start(peer: Peer, scratch: &Scratch, dir: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-        let address = process::free_port()?;
+        let address = free_address()?;
         let log = dir.join("server.log");
         let mut processes = Vec::new();
         if peer == Peer::Rabbitmq {
@@ -173,7 +174,7 @@ fn command(
             let erlang = scratch.file("usr/lib/erlang/bin");
             std::fs::write(dir.join("plugins"), "[].\n")?;
             std::fs::write(dir.join("rabbitmq.conf"), "")?;
-            let dist = process::free_port()?.port().to_string();
+            let dist = free_address()?.port().to_string();
             let only_loopback = "-kernel inet_dist_use_interface {127,0,0,1}";
             Command::new(base.join("sbin/rabbitmq-server"))
                 .dir(dir)
@@ -201,7 +202,7 @@ fn command(
 
 /// Erlang's name server, which RabbitMQ would otherwise leave behind as a daemon.
 fn epmd(scratch: &Scratch, dir: &Path) -> anyhow::Result<Process> {
-    let port = process::free_port()?.port().to_string();
+    let port = free_address()?.port().to_string();
     Command::new(scratch.file("usr/lib/erlang/bin/epmd"))
         .args(["-address", "127.0.0.1", "-port", &port])
         .core(SERVER_CORE)

@@ -2,8 +2,8 @@
 
 use super::seam::{Disk, Wire};
 use abhyasa::config::{HostPort, NodeConfig};
-use abhyasa::demo::stage::free_address;
 use abhyasa::init::{InitOptions, init};
+use abhyasa::loopback::free_address;
 use abhyasa::node::{Builder, Node, NodeHandle};
 use abhyasa::store::{FjallStore, StoreOptions};
 use anyhow::{Context as _, ensure};

@@ -5,6 +5,7 @@ use super::{Args, Duty, Flow, Sample};
 use crate::process;
 use abhyasa::config::{HostPort, NodeConfig};
 use abhyasa::init::{InitOptions, init};
+use abhyasa::loopback::free_address;
 use abhyasa::node::{Builder, Node, NodeError, NodeHandle};
 use abhyasa::proto::custodian::Draft;
 use abhyasa::proto::event::Event;
@@ -391,7 +392,7 @@ struct Pair {
 
 impl Pair {
     fn init(dir: &Path) -> anyhow::Result<Self> {
-        let (a, b) = (process::free_port()?, process::free_port()?);
+        let (a, b) = (free_address()?, free_address()?);
         let target = AgentId::new("spiffe://bench.local/receiver")?;
         let source = AgentId::new("spiffe://bench.local/custodian")?;
         let options = |id: &AgentId, at: SocketAddr, ca, peers| InitOptions {
