@@ -20,6 +20,7 @@ mod watch;
 
 pub use auth::{Auth, AuthError};
 
+use crate::a2a::http as a2a;
 use crate::node::NodeHandle;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
@@ -106,16 +107,22 @@ pub fn router(node: NodeHandle, auth: Auth) -> Router {
 fn routes(app: App) -> Router {
     let operator = middleware::from_fn_with_state(app.clone(), auth::operator);
     let no_browser = middleware::from_fn_with_state(app.clone(), auth::no_browser);
-    operator_routes()
+    let api = operator_routes()
         .route_layer(operator)
         .merge(open_routes())
         .route_layer(no_browser)
         .merge(peer_routes())
+        .with_state(app.clone());
+    // A2A is described by its own specification and by the agent card, not by our document.
+    let a2a = app.node.a2a().map_or_else(Router::new, |a2a| {
+        let (auth, stop) = (app.auth.clone(), app.stop.clone());
+        a2a::router(a2a::Surface { a2a: a2a.clone(), auth, stop })
+    });
+    api.merge(a2a)
         .fallback(watch::no_route)
         .method_not_allowed_fallback(watch::no_method)
         .layer(DefaultBodyLimit::max(app.node.config().api.body_len_max))
         .layer(middleware::from_fn(log))
-        .with_state(app)
 }
 
 /// One line per request, without what it carries.

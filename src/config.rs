@@ -12,7 +12,7 @@ mod secret;
 mod section;
 mod sections;
 
-pub use address::{AddressError, HostPort, HttpUrl};
+pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use error::{CONFIG_LEN_MAX, ConfigError};
 pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};
 pub use peers::{PEERS_MAX, PeerConfig};
@@ -21,8 +21,8 @@ pub use secret::{
     SECRET_FILE_LEN_MAX, SecretError, TOKEN_LEN_MAX, TOKEN_LEN_MIN, read_secret, read_token,
 };
 pub use sections::{
-    ApiConfig, Congestion, CustodyConfig, EscalationConfig, LogConfig, LogFormat, QuicConfig,
-    RatesConfig, StoreConfig, WeightsConfig,
+    A2aConfig, ApiConfig, Congestion, CustodyConfig, EscalationConfig, LogConfig, LogFormat,
+    QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
 };
 
 use error::Fault;
@@ -57,6 +57,8 @@ pub struct NodeConfig {
     pub peers: Vec<PeerConfig>,
     /// Each kind this build knows, from the file or by default.
     pub kinds: BTreeMap<Kind, KindConfig>,
+    /// A2A server.
+    pub a2a: A2aConfig,
     /// Escalation sinks.
     pub escalation: EscalationConfig,
     /// Logs.
@@ -83,6 +85,8 @@ struct File {
     peers: Vec<peers::PeerTable>,
     #[serde(default)]
     kinds: BTreeMap<String, kinds::KindTable>,
+    #[serde(default)]
+    a2a: A2aConfig,
     #[serde(default)]
     escalation: EscalationConfig,
     #[serde(default)]
@@ -137,6 +141,7 @@ impl File {
         in_range(&self.store)?;
         in_range(&self.rates)?;
         in_range(&self.weights)?;
+        in_range(&self.a2a)?;
         in_range(&self.escalation)?;
         in_range(&self.log)?;
         self.agree()?;
@@ -158,6 +163,7 @@ impl File {
             store: self.store,
             rates: self.rates,
             weights: self.weights,
+            a2a: self.a2a,
             escalation: self.escalation,
             log: self.log,
         })

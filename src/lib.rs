@@ -1,5 +1,6 @@
 //! The abhyasa node: the async shell around the custody core.
 
+mod a2a;
 pub mod api;
 mod binding;
 pub mod cli;
@@ -22,6 +23,7 @@ pub mod store;
 pub mod telemetry;
 pub mod tls;
 
+pub use a2a::A2aError;
 pub use driver::DriverError;
 pub use handler::HandlerError;
 pub use proto;

@@ -3,6 +3,7 @@
 //! What is outside can be replaced: the UDP socket and runtime, the clock, the store and the seed
 //! are given to [`Builder`]; production passes the real ones.
 
+use crate::a2a::{A2a, A2aError};
 use crate::binding::http::{HttpPeer, HttpPeers};
 use crate::binding::quic::Context;
 use crate::clock::{Clock, SystemClock};
@@ -67,6 +68,9 @@ pub enum StartError {
     /// A handler.
     #[error(transparent)]
     Handler(#[from] HandlerError),
+    /// The A2A server.
+    #[error(transparent)]
+    A2a(#[from] A2aError),
     /// A socket.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -290,17 +294,39 @@ impl Builder {
                 http.insert(peer.id.clone(), started.await.map_err(HandlerError::from)?);
             }
         }
-        let handle = NodeHandle {
-            calls,
-            router,
-            storage,
-            clock,
-            shared,
-            config: Arc::new(config),
-            http: Arc::new(http),
-            quic_address,
+        let config = Arc::new(config);
+        let http = Arc::new(http);
+        let (a2a_failing, a2a_failed) = oneshot::channel();
+        let a2a = match &config.a2a.agent {
+            None => None,
+            Some(agent) => {
+                let store = storage.side()?.ok_or(A2aError::NoPlace)?;
+                let (config, clock, peers) = (config.clone(), clock.clone(), http.clone());
+                let a2a = A2a::open(config, agent, store, clock, peers, a2a_failing)?;
+                Some(Arc::new(a2a))
+            }
         };
-        Ok(Node { handle, endpoint, tasks, ended })
+        if let Some(a2a) = &a2a {
+            tasks.spawn(a2a.clone().run());
+        }
+        let handle =
+            NodeHandle { calls, router, storage, clock, shared, config, http, a2a, quic_address };
+        Ok(Node { handle, endpoint, tasks, ended, a2a_failed: Some(a2a_failed) })
+    }
+}
+
+/// What comes of a failure that may never be. Told once; without a sender, never.
+async fn heard<T>(from: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
+    match from.as_mut() {
+        Some(receiver) => {
+            let told = receiver.await.ok();
+            *from = None;
+            match told {
+                Some(told) => Some(told),
+                None => std::future::pending().await,
+            }
+        }
+        None => std::future::pending().await,
     }
 }
 
@@ -437,6 +463,7 @@ pub struct Node {
     endpoint: quinn::Endpoint,
     tasks: JoinSet<()>,
     ended: oneshot::Receiver<Result<(), DriverError>>,
+    a2a_failed: Option<oneshot::Receiver<StoreError>>,
 }
 
 impl Node {
@@ -446,7 +473,8 @@ impl Node {
         self.handle.clone()
     }
 
-    /// Waits until the driver ends by itself, which only a failing store makes it do.
+    /// Waits until the driver or the A2A server ends by itself, which only a failing store makes
+    /// them do.
     ///
     /// # Errors
     /// [`DriverError`]: the process must end (CR-1).
@@ -455,7 +483,10 @@ impl Node {
         if self.ended.is_terminated() {
             return Ok(()); // told before
         }
-        (&mut self.ended).await.unwrap_or(Ok(()))
+        tokio::select! {
+            ended = &mut self.ended => return ended.unwrap_or(Ok(())),
+            Some(error) = heard(&mut self.a2a_failed) => return Err(DriverError::Commit(error)),
+        }
     }
 
     /// Stops: what is accepted is committed, what is pending stays in the store for the next start.
@@ -463,7 +494,7 @@ impl Node {
     /// # Errors
     /// [`DriverError`] if the last commit failed.
     pub async fn stop(self) -> Result<(), DriverError> {
-        let Self { handle, endpoint, mut tasks, ended } = self;
+        let Self { handle, endpoint, mut tasks, ended, .. } = self;
         handle.shared.stopping.store(true, Ordering::SeqCst);
         let _ = handle.calls.send(Call::Stop).await;
         let result = if ended.is_terminated() { Ok(()) } else { ended.await.unwrap_or(Ok(())) };

@@ -3,9 +3,11 @@
 mod fault;
 mod fjall;
 mod making;
+mod side;
 
 pub use self::fault::{FaultPlan, FaultStore};
 pub use self::fjall::{FjallStore, StoreOptions};
+pub use self::side::{SideStore, SideTable, SideWrite};
 
 use proto::store::{Read, Write};
 use std::path::PathBuf;
@@ -88,5 +90,14 @@ pub trait Storage: Read + Send + Sync + 'static {
     /// large.
     fn begin(&self, _writes: &[Write], _sync: bool) -> Option<Duration> {
         None
+    }
+
+    /// Tables for other parts of the node than the core, made when they are first asked for. `None`:
+    /// this store has no place for them.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`].
+    fn side(&self) -> Result<Option<SideStore>, StoreError> {
+        Ok(None)
     }
 }

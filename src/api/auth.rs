@@ -119,6 +119,28 @@ impl Auth {
         }
     }
 
+    /// Who calls the agent behind this node: a peer by its token, or (`None`) who may use the API.
+    /// A token that is nobody's is refused even where none is needed.
+    pub(crate) fn caller(
+        &self,
+        headers: &HeaderMap,
+        uri: &Uri,
+    ) -> Result<Option<AgentId>, ApiError> {
+        if !headers.contains_key(header::AUTHORIZATION) {
+            self.check_browser(headers, uri)?;
+            return self.check_operator(headers).map(|()| None);
+        }
+        if let Ok(peer) = self.peer(headers) {
+            return Ok(Some(peer));
+        }
+        self.check_browser(headers, uri)?;
+        let given = bearer(headers).unwrap_or_default();
+        match &self.operator {
+            Some(token) if token.is(given) => Ok(None),
+            _ => Err(ApiError::unauthorized()),
+        }
+    }
+
     fn peer(&self, headers: &HeaderMap) -> Result<AgentId, ApiError> {
         let given = bearer(headers).unwrap_or_default();
         let mut found = None;
@@ -255,6 +277,28 @@ mod tests {
         assert_eq!(peer("Bearer token-of-b").unwrap().as_str(), "b");
         assert!(peer("Bearer token-of-c").is_err());
         assert!(auth.peer(&HeaderMap::new()).is_err(), "loopback is no identity");
+    }
+
+    #[test]
+    fn a_caller_is_a_peer_or_who_may_use_the_api_and_no_other() {
+        let uri = Uri::from_static("/a2a");
+        let call = |auth: &Auth, token: Option<&'static str>| {
+            let mut sent = headers(&[(header::HOST, "localhost")]);
+            if let Some(token) = token {
+                sent.insert(header::AUTHORIZATION, HeaderValue::from_static(token));
+            }
+            auth.caller(&sent, &uri).map(|peer| peer.map(|peer| peer.to_string()))
+        };
+        let open = auth(true, None);
+        assert_eq!(call(&open, None).unwrap(), None);
+        assert_eq!(call(&open, Some("Bearer token-of-a")).unwrap(), Some("a".to_owned()));
+        assert!(call(&open, Some("Bearer token-of-nobody")).is_err());
+        let closed = auth(false, Some("operator-token"));
+        assert!(call(&closed, None).is_err());
+        assert_eq!(call(&closed, Some("Bearer operator-token")).unwrap(), None);
+        assert_eq!(call(&closed, Some("Bearer token-of-b")).unwrap(), Some("b".to_owned()));
+        let page = headers(&[(header::HOST, "localhost"), (header::ORIGIN, "http://evil.example")]);
+        assert!(open.caller(&page, &uri).is_err(), "a web page");
     }
 
     #[test]

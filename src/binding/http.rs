@@ -17,7 +17,7 @@ use proto::step::SessionId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, broadcast, mpsc, oneshot};
 
 /// How long a POST waits for its ack before it is answered 202.
 const ACK_WAIT: Duration = Duration::from_secs(2);
@@ -27,6 +27,8 @@ const POST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Offers of one peer that wait for a late ack; the oldest are forgotten, and asked for again by
 /// the peer's next POST.
 const LATE_MAX: usize = 4096;
+/// Later acks that one listener may be behind; it misses older ones, and asks again in time.
+const LATER_ACKS_MAX: usize = 256;
 
 /// The answer to an offer over HTTP.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +55,7 @@ pub(crate) struct HttpPeer {
     session: SessionId,
     calls: mpsc::Sender<Call>,
     state: Mutex<State>,
+    later: broadcast::Sender<CustodyAck>,
 }
 
 #[derive(Debug, Default)]
@@ -76,8 +79,14 @@ impl HttpPeer {
             .build()?;
         let token =
             config.http_token_file.as_deref().and_then(|file| crate::config::read_token(file).ok());
-        let peer =
-            Arc::new(Self { me, session: router.session_id(), calls, state: Mutex::default() });
+        let (later, _) = broadcast::channel(LATER_ACKS_MAX);
+        let peer = Arc::new(Self {
+            me,
+            session: router.session_id(),
+            calls,
+            state: Mutex::default(),
+            later,
+        });
         let (queue, mut outbox) = SessionQueue::new(config.id.clone(), queue_bytes_max);
         router.add_session(peer.session, queue, usize::MAX);
         let window = if config.obligation_endpoint.is_some() { POSTS_MAX } else { 0 };
@@ -101,6 +110,20 @@ impl HttpPeer {
 
     /// Offers one obligation to the core and waits a while for the answer.
     pub(crate) async fn offer(&self, obligation: &Obligation) -> Option<OfferReply> {
+        let answer = self.begin(obligation).await?;
+        match tokio::time::timeout(ACK_WAIT, answer).await {
+            Ok(Ok(reply)) => Some(reply),
+            Ok(Err(_)) => None,
+            Err(_) => Some(OfferReply::Later),
+        }
+    }
+
+    /// Offers one obligation to the core. Who keeps the receiver gets the answer whenever it comes;
+    /// once it is dropped a late one goes to the peer's custody-ack endpoint.
+    pub(crate) async fn begin(
+        &self,
+        obligation: &Obligation,
+    ) -> Option<oneshot::Receiver<OfferReply>> {
         let (tx, rx) = oneshot::channel();
         let reference = {
             let mut state = self.state();
@@ -115,11 +138,12 @@ impl HttpPeer {
         let items = vec![obligation.encode()];
         let input = Input::Offers { session: self.session, first_ref: reference, items };
         self.calls.send(Call::Input(input)).await.ok()?;
-        match tokio::time::timeout(ACK_WAIT, rx).await {
-            Ok(Ok(reply)) => Some(reply),
-            Ok(Err(_)) => None,
-            Err(_) => Some(OfferReply::Later),
-        }
+        Some(rx)
+    }
+
+    /// Acks that come later than the answer to an offer. A slow reader misses the oldest.
+    pub(crate) fn later_acks(&self) -> broadcast::Receiver<CustodyAck> {
+        self.later.subscribe()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -160,7 +184,12 @@ impl HttpPeer {
                     }
                 }
             }
-            ToPeer::Acks(acks) => poster.ack(acks),
+            ToPeer::Acks(acks) => {
+                for ack in &acks {
+                    let _ = self.later.send(ack.clone()); // nobody need listen
+                }
+                poster.ack(acks);
+            }
             ToPeer::Offers { first_ref, items } => {
                 for (reference, item) in (first_ref..).zip(items) {
                     let Ok(permit) = poster.permits.clone().acquire_owned().await else { return };

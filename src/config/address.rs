@@ -127,6 +127,32 @@ impl fmt::Display for HttpUrl {
     }
 }
 
+/// Who executes A2A tasks.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum A2aAgent {
+    /// The node itself: says back what it is told.
+    Echo,
+    /// An A2A agent whose card is at `/.well-known/agent-card.json` below this URL.
+    Http(HttpUrl),
+}
+
+impl TryFrom<String> for A2aAgent {
+    type Error = AddressError;
+    fn try_from(text: String) -> Result<Self, AddressError> {
+        if text == "echo" { Ok(Self::Echo) } else { HttpUrl::try_from(text).map(Self::Http) }
+    }
+}
+
+impl From<A2aAgent> for String {
+    fn from(agent: A2aAgent) -> Self {
+        match agent {
+            A2aAgent::Echo => "echo".into(),
+            A2aAgent::Http(url) => url.into(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

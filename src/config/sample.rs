@@ -4,8 +4,8 @@
 use super::kinds::{KINDS, WEBHOOK_TIMEOUT_MS};
 use super::section::Section;
 use super::{
-    ApiConfig, CustodyConfig, EscalationConfig, HostPort, LogConfig, QuicConfig, RatesConfig,
-    StoreConfig, WeightsConfig,
+    A2aConfig, ApiConfig, CustodyConfig, EscalationConfig, HostPort, LogConfig, QuicConfig,
+    RatesConfig, StoreConfig, WeightsConfig,
 };
 use proto::id::AgentId;
 use std::fmt::Write as _;
@@ -93,6 +93,7 @@ impl Sample<'_> {
         section::<StoreConfig>(&mut out, &[]);
         section::<RatesConfig>(&mut out, &[]);
         section::<WeightsConfig>(&mut out, &[]);
+        section::<A2aConfig>(&mut out, &[]);
         section::<EscalationConfig>(&mut out, &[]);
         section::<LogConfig>(&mut out, &[]);
         kinds(&mut out);

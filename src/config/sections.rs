@@ -1,6 +1,6 @@
 //! The tables whose settings all have defaults, with every limit of the node.
 
-use super::address::HttpUrl;
+use super::address::{A2aAgent, HttpUrl};
 use super::section::section;
 use proto::limits::{BATCH_COUNT_MAX, DATAGRAM_LEN_MAX, FRAME_LEN_MAX, OBLIGATION_LEN_MAX};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -159,6 +159,60 @@ section! {
         max: f64 = 1.0, -1_000_000.0 => 1_000_000.0;
         /// Weight of a key that was never updated.
         initial: f64 = 0.5, -1_000_000.0 => 1_000_000.0;
+    }
+}
+
+section! {
+    /// Agent2Agent (A2A) 1.0, on the address of the API: other agents reach the agent behind this
+    /// node, and give it obligations inside of their messages. Off without an agent.
+    A2aConfig "a2a" {
+        /// Who does the work: "echo" is a small agent of our own, to try things out; a URL is where
+        /// your agent serves its /.well-known/agent-card.json.
+        agent: Option<A2aAgent> = None;
+        /// Name on the agent card.
+        name: String = "abhyasa node".into();
+        /// What the agent card says of us.
+        description: String = "An agent behind an abhyasa node: tasks and obligations survive restarts.".into();
+        /// Where others reach the API, as the agent card says. By default http:// and api.listen.
+        public_url: Option<HttpUrl> = None;
+        /// Whether a caller without our extension in A2A-Extensions is refused.
+        extension_required: bool = false;
+        /// Bytes of a request. A longer one is answered 413.
+        request_len_max: usize = 2_097_152, 1_024 => 67_108_864;
+        /// Bytes of one task with all it holds. An agent that says more fails it.
+        task_len_max: usize = 4_194_304, 4_096 => 67_108_864;
+        /// Messages in the history of a task. The oldest are forgotten.
+        history_max: usize = 256, 1 => 65_536;
+        /// Events of a task kept for streams and webhooks. One that is further behind gets the whole
+        /// task in place of those it missed.
+        events_max: u64 = 1_024, 2 => 1_000_000;
+        /// Tasks kept. The oldest that ended are forgotten; if all go on, a new one is refused.
+        tasks_max: usize = 100_000, 1 => 10_000_000;
+        /// Tasks of one caller that go on at a time. A new one is refused with retry-after.
+        tasks_per_caller_max: usize = 10_000, 1 => 10_000_000;
+        /// Seconds a task is kept after its end.
+        retention_seconds: u64 = 604_800, 60 => 316_224_000;
+        /// Tasks the agent is at work on at a time. The rest wait as submitted.
+        running_max: usize = 1_024, 1 => 65_536;
+        /// Seconds the agent may say nothing before its task fails.
+        agent_silent_seconds_max: u64 = 300, 1 => 86_400;
+        /// Seconds a blocking call waits. Then it is answered with the task as it stands.
+        wait_seconds_max: u64 = 300, 1 => 3_600;
+        /// Streams at a time. A further one is refused with retry-after.
+        streams_max: usize = 4_096, 1 => 65_536;
+        /// Webhooks of one task. A further one is refused.
+        push_configs_per_task_max: usize = 16, 1 => 1_024;
+        /// Webhooks of all tasks. A further one is refused.
+        push_configs_max: usize = 100_000, 1 => 10_000_000;
+        /// Calls of webhooks under way at a time. The rest wait.
+        push_calls_max: usize = 64, 1 => 4_096;
+        /// Milliseconds between two tries of a webhook at most.
+        push_retry_cap_ms: u64 = 300_000, 100 => 3_600_000;
+        /// Seconds one event is tried. Then the webhook gets nothing more, and the log says so.
+        push_give_up_seconds: u64 = 259_200, 1 => 2_592_000;
+        /// Whether webhooks may be on this machine or in a private network. Else who may call us
+        /// could make us call what only we can reach.
+        push_to_private: bool = false;
     }
 }
 

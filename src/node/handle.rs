@@ -1,5 +1,6 @@
 //! Calls into a running node.
 
+use crate::a2a::A2a;
 use crate::binding::http::{HttpPeers, OfferReply};
 use crate::clock::Clock;
 use crate::config::NodeConfig;
@@ -91,6 +92,7 @@ pub struct NodeHandle {
     pub(super) shared: Arc<Shared>,
     pub(super) config: Arc<NodeConfig>,
     pub(super) http: Arc<HttpPeers>,
+    pub(super) a2a: Option<Arc<A2a>>,
     pub(super) quic_address: SocketAddr,
 }
 
@@ -231,6 +233,11 @@ impl NodeHandle {
 
     fn busy(&self) -> NodeError {
         NodeError::Busy { retry_after_ms: self.config.custody.refuse_retry_after_ms }
+    }
+
+    /// The A2A server, if one is configured.
+    pub(crate) const fn a2a(&self) -> Option<&Arc<A2a>> {
+        self.a2a.as_ref()
     }
 
     /// Durable state, for reading.

@@ -1,4 +1,4 @@
-use super::{Storage, StoreError};
+use super::{SideStore, Storage, StoreError};
 use bytes::Bytes;
 use proto::store::{Read, ReadError, Table, Write};
 use std::str::FromStr;
@@ -87,6 +87,10 @@ impl<S: Read> Read for FaultStore<S> {
 impl<S: Storage> Storage for FaultStore<S> {
     fn begin(&self, writes: &[Write], sync: bool) -> Option<Duration> {
         self.inner.begin(writes, sync)
+    }
+
+    fn side(&self) -> Result<Option<SideStore>, StoreError> {
+        self.inner.side()
     }
 
     fn commit(&self, writes: &[Write], sync: bool) -> Result<(), StoreError> {

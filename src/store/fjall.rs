@@ -1,5 +1,5 @@
 use super::making::Making;
-use super::{Storage, StoreError};
+use super::{SideStore, Storage, StoreError};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use proto::id::AgentId;
@@ -201,6 +201,10 @@ impl Read for FjallStore {
 }
 
 impl Storage for FjallStore {
+    fn side(&self) -> Result<Option<SideStore>, StoreError> {
+        SideStore::open(&self.path, &self.db).map(Some)
+    }
+
     /// One journal record and one fdatasync for the whole batch; the memtables, which readers see,
     /// change only after it. (`batch()` alone would stop at the OS buffers.)
     fn commit(&self, writes: &[Write], sync: bool) -> Result<(), StoreError> {
@@ -216,12 +220,12 @@ impl Storage for FjallStore {
     }
 }
 
-fn read_error(error: fjall::Error) -> ReadError {
+pub(super) fn read_error(error: fjall::Error) -> ReadError {
     ReadError(explain(&error).into())
 }
 
 /// fjall's error with what an operator can do about it.
-fn explain(error: &fjall::Error) -> String {
+pub(super) fn explain(error: &fjall::Error) -> String {
     let hint = match error {
         fjall::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => {
             ": the disk is full; free space and start again, nothing acknowledged is lost"

@@ -1,0 +1,218 @@
+//! Agent2Agent (A2A) 1.0: a node as the front of an agent.
+//!
+//! The node answers for the agent behind it: it takes messages, keeps their tasks on the disk, has
+//! the agent work on them, and tells streams and webhooks what comes of it. What it says of a task
+//! is durable before it leaves, so a restart loses no task, no event and no notification.
+//!
+//! ```text
+//!  rpc, rest ──► operations ──► tasks ──► log: one commit, one sync ──► streams, webhooks, answers
+//!   (bytes)                       ▲                                     (read what is durable)
+//!                                 └── backend (echo, proxy), obligation: one turn at a time
+//! ```
+
+mod backend;
+mod card;
+mod fault;
+pub(crate) mod http;
+mod log;
+mod obligation;
+mod operations;
+mod push;
+mod record;
+mod rest;
+mod rpc;
+mod stream;
+mod tasks;
+mod types;
+
+use crate::binding::http::HttpPeers;
+use crate::clock::Clock;
+use crate::config::{A2aAgent, NodeConfig};
+use crate::store::{SideStore, StoreError};
+use backend::{Backend, Echo, Proxy, Turn, fail};
+use fault::Fault;
+use log::Log;
+use obligation::Obligations;
+use proto::store::ReadError;
+use push::{Hooks, Push};
+use record::{Record, Work};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tasks::{Live, Tasks};
+use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::task::JoinSet;
+
+/// How often tasks that are kept long enough are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// Why there is no A2A server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum A2aError {
+    /// The tasks cannot be read.
+    #[error("A2A tasks: {0}")]
+    Read(#[from] ReadError),
+    /// The HTTP client.
+    #[error("A2A: HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+    /// A thread.
+    #[error("A2A: cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The store keeps nothing but the core's records.
+    #[error("A2A: this store has no place for tasks; fix: take agent out of [a2a]")]
+    NoPlace,
+}
+
+/// The A2A server of a node.
+pub(crate) struct A2a {
+    config: Arc<NodeConfig>,
+    clock: Arc<dyn Clock>,
+    tasks: Tasks,
+    push: Push,
+    obligations: Obligations,
+    backend: Arc<dyn Backend>,
+    jobs: Jobs,
+    streams: Arc<Semaphore>,
+    cards: card::Cards,
+}
+
+impl fmt::Debug for A2a {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tasks, going_on) = self.tasks.count();
+        f.debug_struct("A2a").field("tasks", &tasks).field("going_on", &going_on).finish()
+    }
+}
+
+/// Tasks with work to do, in the order it came. At most one entry each, so tasks bound it.
+#[derive(Debug, Default)]
+struct Jobs {
+    waiting: Mutex<VecDeque<String>>,
+    bell: Notify,
+}
+
+impl Jobs {
+    fn push(&self, id: String) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(id);
+        self.bell.notify_one();
+    }
+
+    fn pop(&self) -> Option<String> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+impl A2a {
+    /// The server of `agent` over the tasks in `store`. What an earlier life of the node left undone
+    /// goes on once [`Self::run`] does. `failed` is told when the disk fails.
+    pub(crate) fn open(
+        config: Arc<NodeConfig>,
+        agent: &A2aAgent,
+        store: SideStore,
+        clock: Arc<dyn Clock>,
+        peers: Arc<HttpPeers>,
+        failed: oneshot::Sender<StoreError>,
+    ) -> Result<Self, A2aError> {
+        let limits = &config.a2a;
+        let hooks = Hooks::default();
+        hooks.load(&store)?;
+        let log = Log::start(store, failed)?;
+        let (tasks, unfinished) = Tasks::open(log, hooks.clone(), clock.clone(), limits.clone())?;
+        let jobs = Jobs::default();
+        for id in unfinished {
+            jobs.push(id);
+        }
+        let backend: Arc<dyn Backend> = match agent {
+            A2aAgent::Echo => Arc::new(Echo::new()),
+            A2aAgent::Http(url) => {
+                let silent_max = Duration::from_secs(limits.agent_silent_seconds_max);
+                Arc::new(Proxy::new(url.clone(), silent_max, limits.task_len_max)?)
+            }
+        };
+        Ok(Self {
+            push: Push::new(tasks.clone(), hooks, clock.clone(), limits.clone())?,
+            obligations: Obligations::new(tasks.clone(), peers, clock.clone()),
+            streams: Arc::new(Semaphore::new(limits.streams_max.min(Semaphore::MAX_PERMITS))),
+            cards: card::Cards::default(),
+            config,
+            clock,
+            tasks,
+            backend,
+            jobs,
+        })
+    }
+
+    /// Bytes a request may have.
+    pub(crate) fn request_len_max(&self) -> usize {
+        self.config.a2a.request_len_max
+    }
+
+    /// Works for ever.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut works = JoinSet::new(); // they go when this task does
+        works.spawn(self.push.clone().run());
+        works.spawn(self.clone().sweep());
+        let others = works.len();
+        loop {
+            while works.len() - others < self.config.a2a.running_max
+                && let Some(id) = self.jobs.pop()
+            {
+                let Some(live) = self.tasks.live(&id) else { continue };
+                works.spawn(self.clone().work(live));
+            }
+            tokio::select! {
+                biased;
+                Some(_) = works.join_next() => {}
+                () = self.jobs.bell.notified() => {}
+            }
+        }
+    }
+
+    /// Does what is to be done for one task.
+    async fn work(self: Arc<Self>, live: Arc<Live>) {
+        let Record { work, turn, .. } = live.record().await;
+        let done = async {
+            match work {
+                Work::None => Ok(()),
+                Work::Obligation => self.obligations.settle(&live).await,
+                Work::Turn => match Turn::of(&self.tasks, &live).await {
+                    Some(turn) => self.backend.run(turn).await,
+                    None => Ok(()),
+                },
+            }
+        };
+        let result = tokio::select! {
+            biased;
+            () = live.stopped() => return, // canceled: who did that ends the task
+            result = done => result,
+        };
+        let ended = self
+            .tasks
+            .change(&live, |edit| {
+                if edit.record.work == Work::None || edit.record.turn != turn {
+                    return Err(Fault::no_task(&live.id)); // as it should be
+                }
+                match result {
+                    Err(fault) => fail(edit, fault.message()),
+                    Ok(()) => fail(edit, "the agent ended without a result"),
+                }
+                Ok(())
+            })
+            .await;
+        if ended.is_ok() {
+            tracing::debug!(task = live.id, "a task failed");
+        }
+    }
+
+    /// Forgets old tasks for ever.
+    async fn sweep(self: Arc<Self>) {
+        loop {
+            match self.tasks.sweep().await {
+                Ok(true) => {}
+                Ok(false) => tokio::time::sleep(SWEEP_EVERY).await,
+                Err(_) => return, // the disk failed, and the node ends
+            }
+        }
+    }
+}

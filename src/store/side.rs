@@ -1,0 +1,153 @@
+//! Tables of parts of the node that are not the core, in its database and apart from its driver.
+//!
+//! One database is one journal, one lock and one format version: a copied or restored folder holds
+//! both halves of a node as they were at one time.
+
+use super::StoreError;
+use super::fjall::{explain, read_error};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use proto::store::ReadError;
+use std::path::Path;
+
+/// Bytes of one table's write buffer.
+const MEMTABLE_BYTES: u64 = 8 << 20;
+
+/// A table beside those of the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SideTable {
+    /// A2A tasks, by id.
+    Task,
+    /// What lists and restarts need to know of each task, by id.
+    TaskBrief,
+    /// What happened to each task, by id and number.
+    TaskEvent,
+    /// Webhooks of tasks and how far each has come, by task and id.
+    TaskPush,
+    /// Tasks that carry an obligation, by caller and obligation.
+    TaskObligation,
+}
+
+impl SideTable {
+    const ALL: [Self; 5] =
+        [Self::Task, Self::TaskBrief, Self::TaskEvent, Self::TaskPush, Self::TaskObligation];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Task => "a2a_task",
+            Self::TaskBrief => "a2a_task_brief",
+            Self::TaskEvent => "a2a_task_event",
+            Self::TaskPush => "a2a_task_push",
+            Self::TaskObligation => "a2a_task_obligation",
+        }
+    }
+}
+
+/// One write: a value, or nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SideWrite {
+    /// The table.
+    pub table: SideTable,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value; `None` removes the key.
+    pub value: Option<Vec<u8>>,
+}
+
+/// The tables. Cheap to clone.
+#[derive(Clone)]
+pub struct SideStore {
+    db: Database,
+    tables: [Keyspace; SideTable::ALL.len()],
+}
+
+impl std::fmt::Debug for SideStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SideStore")
+    }
+}
+
+impl SideStore {
+    pub(super) fn open(path: &Path, db: &Database) -> Result<Self, StoreError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| StoreError::Open {
+            path: path.to_owned(),
+            source,
+        };
+        let mut tables = Vec::with_capacity(SideTable::ALL.len());
+        for table in SideTable::ALL {
+            let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
+            tables.push(
+                db.keyspace(table.name(), options)
+                    .map_err(|error| failed(explain(&error).into()))?,
+            );
+        }
+        let tables = tables.try_into().map_err(|_| failed("not all tables were made".into()))?;
+        Ok(Self { db: db.clone(), tables })
+    }
+
+    fn table(&self, table: SideTable) -> &Keyspace {
+        let [task, brief, event, push, obligation] = &self.tables;
+        match table {
+            SideTable::Task => task,
+            SideTable::TaskBrief => brief,
+            SideTable::TaskEvent => event,
+            SideTable::TaskPush => push,
+            SideTable::TaskObligation => obligation,
+        }
+    }
+
+    /// The value of a key, if there is one.
+    ///
+    /// # Errors
+    /// [`ReadError`]: the disk cannot be read.
+    pub fn get(&self, table: SideTable, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        let value = self.table(table).get(key).map_err(|error| read_error(error))?;
+        Ok(value.map(|value| value.to_vec()))
+    }
+
+    /// Up to `limit` entries in order, from key `from` on and below `to`.
+    ///
+    /// # Errors
+    /// [`ReadError`]: the disk cannot be read.
+    pub fn range(
+        &self,
+        table: SideTable,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ReadError> {
+        let mut found = Vec::new();
+        for entry in self.table(table).range(from..).take(limit) {
+            let (key, value) = entry.into_inner().map_err(|error| read_error(error))?;
+            if to.is_some_and(|to| key.as_ref() >= to) {
+                break;
+            }
+            found.push((key.to_vec(), value.to_vec()));
+        }
+        Ok(found)
+    }
+
+    /// Takes all of `writes`, or none; they are durable when it returns. Reads see them only then.
+    ///
+    /// # Errors
+    /// [`StoreError::Commit`]; the store must not be used again after one.
+    pub fn commit<'a>(
+        &self,
+        writes: impl Iterator<Item = &'a SideWrite>,
+    ) -> Result<(), StoreError> {
+        let mut batch = self.db.batch().durability(Some(PersistMode::SyncData));
+        let (mut count, mut bytes) = (0, 0);
+        for SideWrite { table, key, value } in writes {
+            count += 1;
+            bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+            match value {
+                Some(value) => batch.insert(self.table(*table), key.as_slice(), value.as_slice()),
+                None => batch.remove(self.table(*table), key.as_slice()),
+            }
+        }
+        batch.commit().map_err(|error| StoreError::Commit {
+            writes: count,
+            bytes,
+            source: explain(&error).into(),
+        })
+    }
+}
