@@ -35,7 +35,7 @@ use log::Log;
 use obligation::Obligations;
 use proto::store::ReadError;
 use push::{Hooks, Push};
-use record::{Record, Work};
+use record::Work;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -171,12 +171,13 @@ impl A2a {
 
     /// Does what is to be done for one task.
     async fn work(self: Arc<Self>, live: Arc<Live>) {
-        let Record { work, turn, .. } = live.record().await;
+        let Ok(record) = self.tasks.record(&live) else { return };
+        let turn = record.turn;
         let done = async {
-            match work {
+            match record.work {
                 Work::None => Ok(()),
                 Work::Obligation => self.obligations.settle(&live).await,
-                Work::Turn => match Turn::of(&self.tasks, &live).await {
+                Work::Turn => match Turn::of(&self.tasks, &live, record) {
                     Some(turn) => self.backend.run(turn).await,
                     None => Ok(()),
                 },

@@ -9,6 +9,7 @@ mod auth;
 mod cells;
 mod error;
 mod extract;
+pub(crate) mod h3;
 mod issue;
 mod listen;
 mod lists;
@@ -24,6 +25,7 @@ use crate::a2a::http as a2a;
 use crate::node::NodeHandle;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use std::future::Future;
@@ -111,18 +113,38 @@ fn routes(app: App) -> Router {
         .route_layer(operator)
         .merge(open_routes())
         .route_layer(no_browser)
-        .merge(peer_routes())
         .with_state(app.clone());
-    // A2A is described by its own specification and by the agent card, not by our document.
+    around(api.merge(routes_of_peers(&app)), &app)
+}
+
+/// What others than the operator may call, over HTTP of any version. A2A is described by its own
+/// specification and by the agent card, not by our document.
+fn routes_of_peers(app: &App) -> Router {
     let a2a = app.node.a2a().map_or_else(Router::new, |a2a| {
         let (auth, stop) = (app.auth.clone(), app.stop.clone());
         a2a::router(a2a::Surface { a2a: a2a.clone(), auth, stop })
     });
-    api.merge(a2a)
+    peer_routes().with_state(app.clone()).merge(a2a)
+}
+
+fn around(router: Router, app: &App) -> Router {
+    let router = router
         .fallback(watch::no_route)
         .method_not_allowed_fallback(watch::no_method)
         .layer(DefaultBodyLimit::max(app.node.config().api.body_len_max))
-        .layer(middleware::from_fn(log))
+        .layer(middleware::from_fn(log));
+    if !app.node.config().api.http3 {
+        return router;
+    }
+    // RFC 7838: the same is at the QUIC port of this host.
+    let port = app.node.quic_address().port();
+    let Ok(value) = HeaderValue::try_from(format!("h3=\":{port}\"; ma=86400")) else {
+        return router;
+    };
+    router.layer(middleware::map_response(async move |mut response: Response| {
+        response.headers_mut().insert(header::ALT_SVC, value.clone());
+        response
+    }))
 }
 
 /// One line per request, without what it carries.
@@ -146,11 +168,24 @@ pub async fn serve(
 ) -> io::Result<()> {
     let auth = Auth::load(node.config()).map_err(io::Error::other)?;
     let (stopping, stop) = flag::channel(false);
+    let config = node.config().clone();
+    let wait = Duration::from_secs(config.api.wait_seconds_max.max(config.a2a.wait_seconds_max));
     let bounded =
-        listen::Bounded::new(listener, node.config().api.connections_max, listen::IDLE_TIME_MAX);
+        listen::Bounded::new(listener, config.api.connections_max, listen::IDLE_TIME_MAX, wait);
     let app = App { node, auth: Arc::new(auth), stop: stop.clone() };
+    let http3 = app.node.http3().map(|connections| {
+        let body_len_max = config.api.body_len_max.max(config.a2a.request_len_max);
+        let router = around(routes_of_peers(&app), &app);
+        h3::Http3 { router, body_len_max, stop: stop.clone() }.serve(connections)
+    });
     let told = app.clone();
-    let server = axum::serve(bounded, routes(app))
+    let http3 = async {
+        match http3 {
+            Some(http3) => http3.await,
+            None => {}
+        }
+    };
+    let server = axum::serve(bounded, listen::Counting(routes(app)))
         .with_graceful_shutdown(async move { told.stopped().await });
     let over = async move {
         shutdown.await;
@@ -158,7 +193,7 @@ pub async fn serve(
         tokio::time::sleep(STOP_TIME_MAX).await;
     };
     tokio::select! {
-        result = server => result,
+        (result, ()) = async { tokio::join!(server, http3) } => result,
         () = over => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 //! The QUIC endpoint: accepts peers, refuses everyone else, and bounds how many there are.
 
+use crate::api::h3::Incoming;
 use crate::binding::quic::{self, Close, Context};
 use crate::tls;
 use proto::id::AgentId;
@@ -7,10 +8,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// Handshakes under way before new ones must prove their address first (RFC 9000 §8.1).
 const HALF_OPEN_UNTIL_RETRY: usize = 64;
+
+/// RFC 9114 §8.1.
+const H3_EXCESSIVE_LOAD: u32 = 0x107;
+/// HTTP/3 connections that wait for the API to take them; further ones are closed.
+pub(crate) const HTTP3_WAITING_MAX: usize = 64;
 
 /// Accepts connections.
 #[derive(Clone)]
@@ -20,6 +27,8 @@ pub(crate) struct Acceptor {
     pub(crate) peers: Arc<BTreeSet<AgentId>>,
     pub(crate) connections_max: usize,
     pub(crate) handshake_timeout: Duration,
+    /// Where HTTP/3 goes, if it is spoken.
+    pub(crate) http3: Option<mpsc::Sender<Incoming>>,
 }
 
 impl Acceptor {
@@ -51,6 +60,14 @@ impl Acceptor {
                 let accepted = acceptor.handshake(incoming).await;
                 half_open.fetch_sub(1, Ordering::Relaxed);
                 let Some((connection, peer)) = accepted else { return };
+                if tls::protocol(&connection).as_deref() == Some(tls::ALPN_H3) {
+                    let handed = acceptor.http3.as_ref().map(|http3| http3.try_send((connection, peer)));
+                    if let Some(Err(mpsc::error::TrySendError::Full((connection, peer)))) = handed {
+                        tracing::debug!(%peer, "HTTP/3 closed: {HTTP3_WAITING_MAX} connections wait");
+                        connection.close(H3_EXCESSIVE_LOAD.into(), b"");
+                    }
+                    return;
+                }
                 if let Err(error) = quic::run(acceptor.context, connection, peer.clone()).await {
                     tracing::info!(%peer, %error, "session ended");
                 }

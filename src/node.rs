@@ -9,7 +9,7 @@ use crate::binding::quic::Context;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, HandlerConfig, NodeConfig};
 use crate::driver::{Batching, Call, Driver, DriverError, Shared};
-use crate::endpoint::Acceptor;
+use crate::endpoint::{Acceptor, HTTP3_WAITING_MAX};
 use crate::handler::{HandlerError, Handlers};
 use crate::peers::Dialer;
 use crate::router::Router;
@@ -24,8 +24,8 @@ use proto::settings::{PeerRules, Settings, WeightBounds};
 use proto::store::{ReadError, Table};
 use proto::weight::{Weight, WeightError};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -255,12 +255,19 @@ impl Builder {
             frame_timeout: Duration::from_millis(config.quic.frame_timeout_ms),
             hello_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
         };
+        let (http3, http3_connections) = if config.api.http3 {
+            let (sender, receiver) = mpsc::channel(HTTP3_WAITING_MAX);
+            (Some(sender), Some(receiver))
+        } else {
+            (None, None)
+        };
         let acceptor = Acceptor {
             endpoint: endpoint.clone(),
             context: context.clone(),
             peers: Arc::new(config.peers.iter().map(|peer| peer.id.clone()).collect()),
             connections_max: config.quic.connections_max,
             handshake_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
+            http3,
         };
         tasks.spawn(acceptor.run());
         let dialer = Dialer {
@@ -367,7 +374,9 @@ fn endpoint(
     seed: u64,
 ) -> Result<quinn::Endpoint, StartError> {
     let transport = Arc::new(tls::transport(&config.quic)?);
-    let server = tls.server(&[tls::ALPN], transport)?;
+    let protocols: &[&[u8]] =
+        if config.api.http3 { &[tls::ALPN, tls::ALPN_H3] } else { &[tls::ALPN] };
+    let server = tls.server(protocols, transport)?;
     let listen = |source| StartError::Listen { address: config.quic.listen, source };
     let mut endpoint_config = quinn::EndpointConfig::default();
     match socket {

@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// ALPN of the native frames.
 pub const ALPN: &[u8] = b"abhyasa/1";
+/// ALPN of HTTP/3 (RFC 9114 §3.1).
+pub const ALPN_H3: &[u8] = b"h3";
 /// The name to give to `quinn::Endpoint::connect`. It means nothing: no SNI is sent, and the
 /// server is known by the agent id in its certificate, not by a host name.
 pub const SERVER_NAME: &str = "abhyasa";
@@ -271,9 +273,16 @@ pub fn peer_identity(connection: &quinn::Connection) -> Result<AgentId, Identity
     identity_of(chain.first().ok_or(IdentityError::NoCertificate)?)
 }
 
+/// The application protocol that was agreed on.
+#[must_use]
+pub fn protocol(connection: &quinn::Connection) -> Option<Vec<u8>> {
+    let data = connection.handshake_data()?;
+    data.downcast::<quinn::crypto::rustls::HandshakeData>().ok()?.protocol
+}
+
 /// Transport parameters from the configuration. Windows are sized from the frame limits, so that
 /// a peer cannot make us buffer more than [`CONNECTION_WINDOW_BYTES`] a connection; bidirectional
-/// streams are not used and not allowed; MTU discovery stays on.
+/// streams are allowed to HTTP/3 only, once it is agreed on; MTU discovery stays on.
 ///
 /// # Errors
 /// [`TlsError::Transport`] names the setting that is out of range.

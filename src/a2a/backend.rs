@@ -74,8 +74,7 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// The present turn of a task, if it has one.
-    pub(crate) async fn of(tasks: &Tasks, live: &Arc<Live>) -> Option<Self> {
-        let record = live.record().await;
+    pub(crate) fn of(tasks: &Tasks, live: &Arc<Live>, record: Record) -> Option<Self> {
         if record.work != Work::Turn {
             return None;
         }

@@ -11,6 +11,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::{self, HeaderName};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
@@ -83,8 +84,9 @@ pub(crate) fn query(uri: &Uri) -> Vec<(String, String)> {
 
 impl Surface {
     /// Who calls.
-    pub(crate) fn caller(&self, headers: &HeaderMap, uri: &Uri) -> Result<Caller, Fault> {
-        let peer = self.auth.caller(headers, uri).map_err(|error| {
+    pub(crate) fn caller(&self, parts: &Parts) -> Result<Caller, Fault> {
+        let headers = &parts.headers;
+        let peer = self.auth.caller(parts).map_err(|error| {
             let kind = match error.status() {
                 StatusCode::UNAUTHORIZED => Kind::Unauthenticated,
                 _ => Kind::PermissionDenied,
@@ -105,7 +107,8 @@ impl Surface {
     }
 
     /// Refuses versions that are not ours (A2A §3.6.2), in a header or a query parameter.
-    pub(crate) fn check_version(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Fault> {
+    pub(crate) fn check_version(&self, parts: &Parts) -> Result<(), Fault> {
+        let (headers, uri) = (&parts.headers, &parts.uri);
         let named = headers.get(A2A_VERSION).map(|value| value.to_str().unwrap_or("?").to_owned());
         let named = named.or_else(|| {
             let mut pairs = query(uri).into_iter();

@@ -147,7 +147,7 @@ impl Obligations {
 
     /// Asks the core until the obligation of a task is settled.
     pub(crate) async fn settle(&self, live: &Arc<Live>) -> Result<(), Fault> {
-        let record = live.record().await;
+        let record = self.tasks.record(live)?;
         let Some(carried) = &record.carried else { return Ok(()) };
         let (Some(http), Ok(obligation)) = (
             self.peers.get(&carried.peer),
@@ -226,7 +226,7 @@ impl Obligations {
 
     /// Tells that it is deferred, once for each reason.
     async fn defer(&self, live: &Arc<Live>, ack: &CustodyAck) -> Result<(), Fault> {
-        let known = live.record().await.task.artifacts.into_iter().flatten().any(|artifact| {
+        let known = self.tasks.record(live)?.task.artifacts.into_iter().flatten().any(|artifact| {
             let data = artifact.parts.first().and_then(|part| part.data.as_ref());
             data.is_some_and(|data| {
                 data.get("status").and_then(Value::as_str) == Some(ack.status.as_str())

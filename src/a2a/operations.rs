@@ -184,12 +184,12 @@ impl A2a {
             return self.take_more(&scope, message, asked, config).await;
         }
         let webhook = match config {
-            Some(config) => Some(self.push.with_task(config).await?),
+            Some(config) => Some(self.push.with_task(config)?),
             None => None,
         };
         let with_webhook = |edit: &mut Edit| {
             if let Some(webhook) = webhook {
-                edit.also.push(webhook(&edit.record.task.id));
+                webhook(edit);
             }
         };
         let record = if let Some(carried) = carried {
@@ -228,7 +228,7 @@ impl A2a {
     ) -> Result<Record, Fault> {
         let task = message.task_id.clone();
         let live = self.going_on(scope, &task)?;
-        let record = live.record().await;
+        let record = self.tasks.record(&live)?;
         if !message.context_id.is_empty() && message.context_id != record.task.context_id {
             return Err(Fault::params("message.contextId", "not the context of this task"));
         }
@@ -317,10 +317,8 @@ impl A2a {
         // A new task's first event is the task itself.
         let first = Start::After(0);
         match self.tasks.live(&record.task.id) {
-            Some(live) if follows => {
-                Ok(Events::of(self.tasks.clone(), &live, Start::Now, place).await)
-            }
-            Some(live) => Ok(Events::of(self.tasks.clone(), &live, first, place).await),
+            Some(live) if follows => Events::of(self.tasks.clone(), &live, Start::Now, place),
+            Some(live) => Events::of(self.tasks.clone(), &live, first, place),
             None if follows => {
                 let record = self.tasks.read_of(&record.scope, &record.task.id)?;
                 Ok(Events::of_ended(self.tasks.clone(), record, Start::Now, place))
@@ -343,7 +341,7 @@ impl A2a {
         let place = self.stream_place()?;
         let start = caller.last_event.map_or(Start::Now, Start::After);
         match (self.tasks.live_of(&scope, &request.id)?, start) {
-            (Some(live), _) => Ok(Events::of(self.tasks.clone(), &live, start, place).await),
+            (Some(live), _) => Events::of(self.tasks.clone(), &live, start, place),
             (None, Start::After(_)) => {
                 let record = self.tasks.read_of(&scope, &request.id)?;
                 Ok(Events::of_ended(self.tasks.clone(), record, start, place))
@@ -425,7 +423,7 @@ impl A2a {
             Fault::new(Kind::TaskNotCancelable, "the task has ended").with("taskId", &request.id)
         };
         let live = self.tasks.live_of(&scope, &request.id)?.ok_or_else(not_cancelable)?;
-        let record = live.record().await;
+        let record = self.tasks.record(&live)?;
         if record.carried.is_some() {
             return Err(obligation::stands(&record));
         }

@@ -6,7 +6,7 @@
 //! A notification may come twice; its `Idempotency-Key` is the same then.
 
 use super::fault::{Fault, Kind};
-use super::record::{beyond, event_key, json, push_key, under};
+use super::record::{Edit, beyond, event_key, json, push_key, under};
 use super::tasks::{Tasks, damaged, random_id, read};
 use super::types::{PushConfig, StreamResponse};
 use crate::clock::Clock;
@@ -233,26 +233,25 @@ impl Push {
         Ok(config)
     }
 
-    /// The write that makes a webhook of a task that is being made too; it is told all events.
-    pub(crate) async fn with_task(
+    /// What makes a webhook of a task that is being made too; it is told all events.
+    pub(crate) fn with_task(
         &self,
         config: PushConfig,
-    ) -> Result<impl FnOnce(&str) -> SideWrite + Send, Fault> {
+    ) -> Result<impl FnOnce(&mut Edit) + Send + use<>, Fault> {
         self.room(None)?;
-        let hooks = self.hooks.clone();
         let beginning = Beginning(self.hooks.clone());
-        Ok(move |task: &str| {
-            let config = PushConfig { task_id: task.to_owned(), ..config };
-            let key = (task.to_owned(), config.id.clone());
+        Ok(move |edit: &mut Edit| {
+            let config = PushConfig { task_id: edit.record.task.id.clone(), ..config };
+            let key = (config.task_id.clone(), config.id.clone());
             let hook = Hook { config, next: 1, over: false };
-            // The slot comes before the record: its first turn finds nothing, or the beginning.
-            hooks.table().put(key.clone(), Slot::default());
-            drop(beginning);
-            SideWrite {
+            edit.also.push(SideWrite {
                 table: SideTable::TaskPush,
                 key: push_key(&key.0, &key.1),
                 value: Some(json(&hook)),
-            }
+            });
+            edit.then.push(Box::new(move || {
+                beginning.0.table().put(key, Slot::default());
+            }));
         })
     }
 

@@ -168,13 +168,17 @@ pub(crate) fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
+/// Done after a commit.
+pub(crate) type Then = Box<dyn FnOnce() + Send>;
+
 /// A change to a task, gathered and then committed as one.
-#[derive(Debug)]
 pub(crate) struct Edit {
     pub(crate) record: Record,
     events: Vec<(u64, StreamResponse)>,
     /// Other writes of the same commit.
     pub(crate) also: Vec<SideWrite>,
+    /// What is done once it is durable, before anybody is told.
+    pub(crate) then: Vec<Then>,
     /// Order of this change.
     order: u64,
     history_max: usize,
@@ -182,7 +186,7 @@ pub(crate) struct Edit {
 
 impl Edit {
     pub(crate) const fn new(record: Record, order: u64, history_max: usize) -> Self {
-        Self { record, events: Vec::new(), also: Vec::new(), order, history_max }
+        Self { record, events: Vec::new(), also: Vec::new(), then: Vec::new(), order, history_max }
     }
 
     /// Tells the whole task, as at its beginning.
@@ -255,14 +259,14 @@ impl Edit {
         }
     }
 
-    /// The writes of it, and the record as it will be. `len_max` is in bytes, `events_max` events
-    /// are kept.
+    /// The record as it will be, the writes, and what is done after them. `len_max` is in bytes,
+    /// `events_max` events are kept.
     pub(crate) fn finish(
         self,
         len_max: usize,
         events_max: u64,
-    ) -> Result<(Record, Vec<SideWrite>), Fault> {
-        let Self { record, events, mut also, .. } = self;
+    ) -> Result<(Record, Vec<SideWrite>, Vec<Then>), Fault> {
+        let Self { record, events, mut also, then, .. } = self;
         let id = record.task.id.as_str();
         let value = json(&record);
         if value.len() > len_max {
@@ -279,7 +283,7 @@ impl Edit {
                 also.push(SideWrite { table: SideTable::TaskEvent, key, value: None });
             }
         }
-        Ok((record, also))
+        Ok((record, also, then))
     }
 }
 
@@ -325,7 +329,7 @@ mod tests {
         }
         assert_eq!(edit.record.task.history.len(), 2);
         assert_eq!(edit.record.task.history[1].message_id, "4");
-        let (_, writes) = edit.finish(1 << 20, 3).unwrap();
+        let (_, writes, _) = edit.finish(1 << 20, 3).unwrap();
         let of = |value: bool| {
             writes
                 .iter()

@@ -9,7 +9,7 @@ use super::types::{
     CardRequest, PushConfig, PushRequest, SendRequest, StreamResponse, TaskRequest,
 };
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
@@ -39,23 +39,22 @@ enum Operation<'a> {
 pub(crate) async fn call(
     State(surface): State<Surface>,
     Path(path): Path<String>,
-    method: Method,
-    headers: HeaderMap,
-    uri: Uri,
-    body: Body,
+    request: Request,
 ) -> Response {
+    let (parts, body) = request.into_parts();
+    let (method, headers) = (&parts.method, &parts.headers);
     let answer = async {
-        let caller = surface.caller(&headers, &uri)?;
-        surface.check_version(&headers, &uri)?;
+        let caller = surface.caller(&parts)?;
+        surface.check_version(&parts)?;
         surface.a2a.check_extensions(&caller)?;
-        let (tenant, operation) = route(&method, &path)?;
-        let request = read(&surface, &method, &uri, body).await?;
-        let response = dispatch(&surface, &caller, tenant, &operation, request, &headers).await?;
+        let (tenant, operation) = route(method, &path)?;
+        let request = read(&surface, method, &parts.uri, body).await?;
+        let response = dispatch(&surface, &caller, tenant, &operation, request, headers).await?;
         Ok(surface.activated(&caller, response).await)
     };
     match answer.await {
         Ok(response) => response,
-        Err(fault) => refused(&fault, &headers),
+        Err(fault) => refused(&fault, headers),
     }
 }
 

@@ -6,8 +6,8 @@ use super::operations::Caller;
 use super::record::json;
 use super::types::{SendRequest, StreamResponse};
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,22 +21,18 @@ struct Call {
 }
 
 /// Answers one JSON-RPC request.
-pub(crate) async fn call(
-    State(surface): State<Surface>,
-    headers: HeaderMap,
-    uri: Uri,
-    body: Body,
-) -> Response {
-    let caller = match surface.caller(&headers, &uri) {
+pub(crate) async fn call(State(surface): State<Surface>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let caller = match surface.caller(&parts) {
         Ok(caller) => caller,
         Err(fault) => return refused(&Value::Null, &fault),
     };
-    let call = match read(&surface, &headers, body).await {
+    let call = match read(&surface, &parts.headers, body).await {
         Ok(call) => call,
         Err((id, fault)) => return refused(&id, &fault),
     };
     let checked =
-        surface.check_version(&headers, &uri).and_then(|()| surface.a2a.check_extensions(&caller));
+        surface.check_version(&parts).and_then(|()| surface.a2a.check_extensions(&caller));
     let answer = match checked {
         Ok(()) => dispatch(&surface, &caller, &call).await,
         Err(fault) => Err(fault),

@@ -4,6 +4,7 @@
 //! same order, none holds up another or the task, and one that comes back with the number of the
 //! last event it saw goes on from there.
 
+use super::fault::Fault;
 use super::record::{Record, beyond, event_key, json};
 use super::tasks::{Live, Tasks, read};
 use super::types::StreamResponse;
@@ -49,16 +50,17 @@ pub(crate) struct Events {
 
 impl Events {
     /// A stream of a task that goes on.
-    pub(crate) async fn of(
+    pub(crate) fn of(
         tasks: Tasks,
         live: &Live,
         from: Start,
         place: OwnedSemaphorePermit,
-    ) -> Self {
+    ) -> Result<Self, Fault> {
         let told = live.told(); // before the task is read, so that nothing falls between
+        let record = tasks.record(live)?;
         let mut events = Self::new(tasks, live.id.clone(), Some(told), place);
-        events.begin(from, live.record().await);
-        events
+        events.begin(from, record);
+        Ok(events)
     }
 
     /// What is left of the events of a task that ended.

@@ -1,6 +1,6 @@
 //! The tasks of a node: who may see them, how they change, and when they are forgotten.
 //!
-//! The disk has them all. Memory has what lists need of each, and the whole of those that go on.
+//! The disk has them all. Memory has what lists need of each, and locks and bells of those that go on.
 
 use super::fault::Fault;
 use super::log::Log;
@@ -28,8 +28,8 @@ const FORGET_MAX: usize = 256;
 pub(crate) struct Live {
     /// Its id.
     pub(crate) id: String,
-    /// As on the disk. Locked from the start of a change until it is durable.
-    record: Arc<tokio::sync::Mutex<Record>>,
+    /// Locked from the start of a change until it is durable.
+    lock: Arc<tokio::sync::Mutex<()>>,
     /// Number of the last durable event.
     told: watch::Sender<u64>,
     /// Set when the work on it is to stop.
@@ -37,18 +37,13 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    fn new(record: Record) -> Self {
+    fn new(id: String, events: u64) -> Self {
         Self {
-            id: record.task.id.clone(),
-            told: watch::Sender::new(record.events),
+            id,
+            told: watch::Sender::new(events),
             stop: watch::Sender::new(false),
-            record: Arc::new(tokio::sync::Mutex::new(record)),
+            lock: Arc::default(),
         }
-    }
-
-    /// The task as it is on the disk.
-    pub(crate) async fn record(&self) -> Record {
-        self.record.lock().await.clone()
     }
 
     /// Tells of events as they become durable; closed after the last.
@@ -206,7 +201,7 @@ impl Tasks {
                         .ok_or_else(|| ReadError(format!("task {id} is gone").into()))?;
                     unfinished.push(id.clone());
                     *index.going_on.entry(brief.scope.clone()).or_default() += 1;
-                    index.live.insert(id.clone(), Arc::new(Live::new(record)));
+                    index.live.insert(id.clone(), Arc::new(Live::new(id.clone(), record.events)));
                 }
                 index.put(&id, brief);
             }
@@ -244,6 +239,11 @@ impl Tasks {
             Some(brief) if brief.scope == scope => Ok(index.live.get(id).cloned()),
             _ => Err(Fault::no_task(id)),
         }
+    }
+
+    /// A task that goes on, as it is on the disk.
+    pub(crate) fn record(&self, live: &Live) -> Result<Record, Fault> {
+        read(self.store(), &live.id)?.ok_or_else(|| Fault::no_task(&live.id))
     }
 
     /// A task of this scope as it is on the disk.
@@ -290,7 +290,8 @@ impl Tasks {
                 value: Some(change.record.task.id.clone().into_bytes()),
             });
         }
-        let (record, writes) = change.finish(self.limits.task_len_max, self.limits.events_max)?;
+        let (record, writes, then) =
+            change.finish(self.limits.task_len_max, self.limits.events_max)?;
         let place = self.inner.log.place().await?;
         let (inner, begun) = (self.inner.clone(), record.clone());
         let ticket = place.commit(writes, move || {
@@ -301,9 +302,10 @@ impl Tasks {
                 let mut index = inner.index();
                 index.put(&id, begun.brief());
                 if beginning.begun {
-                    index.live.insert(id.clone(), Arc::new(Live::new(begun)));
+                    index.live.insert(id.clone(), Arc::new(Live::new(id.clone(), begun.events)));
                 }
             }
+            then.into_iter().for_each(|then| then());
             inner.hooks.wake(&id);
         });
         ticket.durable().await?;
@@ -347,29 +349,31 @@ impl Tasks {
         live: &Live,
         edit: impl FnOnce(&mut Edit) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        let held = live.lock.clone().lock_owned().await;
         let place = self.inner.log.place().await?;
-        let mut held = live.record.clone().lock_owned().await;
-        let mut change = Edit::new(held.clone(), self.order(), self.limits.history_max);
+        let record = self.record(live)?;
+        let mut change = Edit::new(record, self.order(), self.limits.history_max);
         if change.record.state().is_terminal() {
             return Err(Fault::no_task(&live.id)); // it ended while we waited
         }
         let result = edit(&mut change)?;
-        let (record, writes) = change.finish(self.limits.task_len_max, self.limits.events_max)?;
+        let (record, writes, then) =
+            change.finish(self.limits.task_len_max, self.limits.events_max)?;
         let (inner, told) = (self.inner.clone(), live.told.clone());
         let ticket = place.commit(writes, move || {
-            let (id, events) = (record.task.id.clone(), record.events);
+            let id = &record.task.id;
             {
                 let mut index = inner.index();
-                index.put(&id, record.brief());
+                index.put(id, record.brief());
                 if record.state().is_terminal() {
-                    index.live.remove(&id);
+                    index.live.remove(id);
                     index.ends(&record.scope);
                 }
             }
-            *held = record;
             drop(held);
-            told.send_replace(events);
-            inner.hooks.wake(&id);
+            then.into_iter().for_each(|then| then());
+            told.send_replace(record.events);
+            inner.hooks.wake(id);
         });
         ticket.durable().await?;
         Ok(result)

@@ -119,13 +119,13 @@ impl Auth {
         }
     }
 
-    /// Who calls the agent behind this node: a peer by its token, or (`None`) who may use the API.
-    /// A token that is nobody's is refused even where none is needed.
-    pub(crate) fn caller(
-        &self,
-        headers: &HeaderMap,
-        uri: &Uri,
-    ) -> Result<Option<AgentId>, ApiError> {
+    /// Who calls the agent behind this node: a peer by its certificate or token, or (`None`) who may
+    /// use the API. A token that is nobody's is refused even where none is needed.
+    pub(crate) fn caller(&self, parts: &Parts) -> Result<Option<AgentId>, ApiError> {
+        let (headers, uri) = (&parts.headers, &parts.uri);
+        if let Some(Certified(peer)) = parts.extensions.get() {
+            return Ok(Some(peer.clone()));
+        }
         if !headers.contains_key(header::AUTHORIZATION) {
             self.check_browser(headers, uri)?;
             return self.check_operator(headers).map(|()| None);
@@ -182,21 +182,29 @@ pub(crate) async fn operator(State(app): State<App>, request: Request, next: Nex
     }
 }
 
-/// The peer whose token the request shows. Being on this machine counts for nothing.
+/// Who is known by the certificate of its connection, put into its requests by the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Certified(pub(crate) AgentId);
+
+/// The peer whose certificate the connection or whose token the request shows. Being on this
+/// machine counts for nothing.
 pub(crate) struct Peer(pub(crate) AgentId);
 
 impl FromRequestParts<App> for Peer {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        app.auth.peer(&parts.headers).map(Self)
+        match parts.extensions.get::<Certified>() {
+            Some(Certified(peer)) => Ok(Self(peer.clone())),
+            None => app.auth.peer(&parts.headers).map(Self),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::HeaderValue;
+    use axum::http::{HeaderValue, Request};
 
     fn headers(pairs: &[(header::HeaderName, &'static str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect()
@@ -281,13 +289,17 @@ mod tests {
 
     #[test]
     fn a_caller_is_a_peer_or_who_may_use_the_api_and_no_other() {
-        let uri = Uri::from_static("/a2a");
-        let call = |auth: &Auth, token: Option<&'static str>| {
-            let mut sent = headers(&[(header::HOST, "localhost")]);
-            if let Some(token) = token {
-                sent.insert(header::AUTHORIZATION, HeaderValue::from_static(token));
+        let parts = |more: Option<(header::HeaderName, &'static str)>| {
+            let mut request = Request::new(());
+            request.headers_mut().insert(header::HOST, HeaderValue::from_static("localhost"));
+            if let Some((name, value)) = more {
+                request.headers_mut().insert(name, HeaderValue::from_static(value));
             }
-            auth.caller(&sent, &uri).map(|peer| peer.map(|peer| peer.to_string()))
+            request.into_parts().0
+        };
+        let call = |auth: &Auth, token: Option<&'static str>| {
+            let sent = parts(token.map(|token| (header::AUTHORIZATION, token)));
+            auth.caller(&sent).map(|peer| peer.map(|peer| peer.to_string()))
         };
         let open = auth(true, None);
         assert_eq!(call(&open, None).unwrap(), None);
@@ -297,8 +309,11 @@ mod tests {
         assert!(call(&closed, None).is_err());
         assert_eq!(call(&closed, Some("Bearer operator-token")).unwrap(), None);
         assert_eq!(call(&closed, Some("Bearer token-of-b")).unwrap(), Some("b".to_owned()));
-        let page = headers(&[(header::HOST, "localhost"), (header::ORIGIN, "http://evil.example")]);
-        assert!(open.caller(&page, &uri).is_err(), "a web page");
+        let page = parts(Some((header::ORIGIN, "http://evil.example")));
+        assert!(open.caller(&page).is_err(), "a web page");
+        let mut certified = parts(None);
+        certified.extensions.insert(Certified(AgentId::new("c").unwrap()));
+        assert_eq!(closed.caller(&certified).unwrap().unwrap().as_str(), "c");
     }
 
     #[test]

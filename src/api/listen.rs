@@ -1,16 +1,24 @@
 //! TCP connections of the API: so many at a time, and none that holds its place without asking.
 
-use axum::serve::Listener;
+use axum::Router;
+use axum::body::{Body, HttpBody};
+use axum::extract::Request;
+use axum::response::Response;
+use axum::serve::{IncomingStream, Listener};
+use std::convert::Infallible;
+use std::future::{Ready, ready as at_once};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
+use tower_service::Service;
 
 /// How long a client may take to send a whole request head, to ask again on a kept connection, or
 /// to take the next bytes of an answer.
@@ -23,12 +31,15 @@ pub(crate) struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
     idle: Duration,
+    /// How long nothing may pass while requests are being answered over HTTP/2.
+    busy: Duration,
 }
 
 impl Bounded {
-    pub(crate) fn new(listener: TcpListener, max: usize, idle: Duration) -> Self {
+    /// `wait` is how long a handler may wait before it answers.
+    pub(crate) fn new(listener: TcpListener, max: usize, idle: Duration, wait: Duration) -> Self {
         let places = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
-        Self { listener, places, idle }
+        Self { listener, places, idle, busy: idle.saturating_add(wait) }
     }
 }
 
@@ -43,7 +54,7 @@ impl Listener for Bounded {
             match self.listener.accept().await {
                 Ok((io, from)) => {
                     let _ = io.set_nodelay(true);
-                    return (Timed::new(io, place, self.idle), from);
+                    return (Timed::new(io, place, self.idle, self.busy), from);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the API could not accept a connection");
@@ -67,20 +78,39 @@ pub(crate) struct Timed {
     head: Head,
     /// A request is being answered: it is our turn, however long a handler waits.
     ours: bool,
+    busy: Duration,
+    /// Requests being answered. Over HTTP/2 there may be many, and no byte says whose turn it is.
+    open: Arc<AtomicUsize>,
+    /// When bytes last passed.
+    passed: Instant,
 }
 
 impl Timed {
-    fn new(io: TcpStream, place: OwnedSemaphorePermit, idle: Duration) -> Self {
-        let alarm = Box::pin(tokio::time::sleep(idle));
-        Self { io, _place: place, idle, alarm, head: Head::default(), ours: false }
+    fn new(io: TcpStream, place: OwnedSemaphorePermit, idle: Duration, busy: Duration) -> Self {
+        Self {
+            io,
+            _place: place,
+            idle,
+            alarm: Box::pin(tokio::time::sleep(idle)),
+            head: Head::default(),
+            ours: false,
+            busy,
+            open: Arc::default(),
+            passed: Instant::now(),
+        }
     }
 
     fn rearm(&mut self) {
-        self.alarm.as_mut().reset(Instant::now() + self.idle);
+        self.passed = Instant::now();
+        self.alarm.as_mut().reset(self.passed + self.idle);
     }
 
     fn late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         ready!(self.alarm.as_mut().poll(cx));
+        while self.open.load(Ordering::Relaxed) > 0 && self.passed.elapsed() < self.busy {
+            self.alarm.as_mut().reset(Instant::now() + self.idle);
+            ready!(self.alarm.as_mut().poll(cx));
+        }
         Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "the client took too long"))
     }
 
@@ -163,6 +193,92 @@ impl AsyncWrite for Timed {
     }
 }
 
+/// Makes the service of each connection, which counts the requests that are being answered.
+#[derive(Clone)]
+pub(crate) struct Counting(pub(crate) Router);
+
+impl Service<IncomingStream<'_, Bounded>> for Counting {
+    type Response = Counted;
+    type Error = Infallible;
+    type Future = Ready<Result<Counted, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, stream: IncomingStream<'_, Bounded>) -> Self::Future {
+        at_once(Ok(Counted { router: self.0.clone(), open: stream.io().open.clone() }))
+    }
+}
+
+/// The service of one connection.
+#[derive(Clone)]
+pub(crate) struct Counted {
+    router: Router,
+    open: Arc<AtomicUsize>,
+}
+
+impl Service<Request> for Counted {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(())) // as a router always is
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let open = Open::begin(&self.open);
+        let answer = self.router.call(request);
+        Box::pin(async move {
+            let Ok(response) = answer.await;
+            Ok(response.map(|body| Body::new(Answering { body, _open: open })))
+        })
+    }
+}
+
+/// A request that is being answered.
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn begin(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self(open.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The body of an answer, which is being given until it is dropped.
+struct Answering {
+    body: Body,
+    _open: Open,
+}
+
+impl HttpBody for Answering {
+    type Data = <Body as HttpBody>::Data;
+    type Error = <Body as HttpBody>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// Finds the empty line that ends a request head (RFC 9112 §2.1; bare line feeds count, as the
 /// parser takes them, §2.2). An empty line inside a body only stops the alarm until the answer.
 #[derive(Default)]
@@ -207,14 +323,19 @@ mod tests {
     }
 
     async fn serve(max: usize, idle: Duration) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let slow = || async {
             tokio::time::sleep(Duration::from_millis(600)).await;
             "slow"
         };
         let router = Router::new().route("/", get(|| async { "quick" })).route("/slow", get(slow));
-        tokio::spawn(async move { axum::serve(Bounded::new(listener, max, idle), router).await });
+        serve_router(max, idle, router).await
+    }
+
+    async fn serve_router(max: usize, idle: Duration, router: Router) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let bounded = Bounded::new(listener, max, idle, Duration::from_secs(2));
+        tokio::spawn(async move { axum::serve(bounded, Counting(router)).await });
         address
     }
 
@@ -235,6 +356,39 @@ mod tests {
         assert_eq!(answer(&mut half).await, "", "closed for want of a whole head");
         assert!(answer(&mut slow).await.ends_with("slow"), "a handler may take longer than that");
         assert_eq!(answer(&mut slow).await, "", "and then the kept connection is idle");
+    }
+
+    fn h2() -> reqwest::Client {
+        reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap()
+    }
+
+    #[tokio::test]
+    async fn bd1_an_http2_client_may_wait_for_its_answer_and_then_loses_its_place() {
+        let address = serve(1, Duration::from_millis(200)).await;
+        let client = h2();
+        let get = |path: &str| client.get(format!("http://{address}{path}")).send();
+        let slow = get("/slow").await.unwrap();
+        assert_eq!(slow.version(), reqwest::Version::HTTP_2);
+        assert_eq!(slow.text().await.unwrap(), "slow", "longer than a client may be silent");
+        // The one place is free again, though the client keeps its connection.
+        let mut second = TcpStream::connect(address).await.unwrap();
+        second.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        assert!(answer(&mut second).await.ends_with("quick"));
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn bd1_an_http2_client_that_never_takes_its_answer_loses_its_place_too() {
+        let address = serve_router(
+            1,
+            Duration::from_millis(100),
+            Router::new().route("/", get(|| std::future::pending::<&str>())),
+        )
+        .await;
+        let asked = tokio::time::Instant::now();
+        assert!(h2().get(format!("http://{address}/")).send().await.is_err());
+        let waited = asked.elapsed();
+        assert!(waited >= Duration::from_secs(2) && waited < Duration::from_secs(8), "{waited:?}");
     }
 
     #[tokio::test]

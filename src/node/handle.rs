@@ -1,6 +1,7 @@
 //! Calls into a running node.
 
 use crate::a2a::A2a;
+use crate::api::h3::Incoming;
 use crate::binding::http::{HttpPeers, OfferReply};
 use crate::clock::Clock;
 use crate::config::NodeConfig;
@@ -19,8 +20,8 @@ use proto::store::{Read, Table};
 use proto::time::Time;
 use serde::Serialize;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
@@ -93,6 +94,7 @@ pub struct NodeHandle {
     pub(super) config: Arc<NodeConfig>,
     pub(super) http: Arc<HttpPeers>,
     pub(super) a2a: Option<Arc<A2a>>,
+    pub(super) http3: Arc<Mutex<Option<mpsc::Receiver<Incoming>>>>,
     pub(super) quic_address: SocketAddr,
 }
 
@@ -238,6 +240,11 @@ impl NodeHandle {
     /// The A2A server, if one is configured.
     pub(crate) const fn a2a(&self) -> Option<&Arc<A2a>> {
         self.a2a.as_ref()
+    }
+
+    /// The HTTP/3 connections of this node, for the one that serves them.
+    pub(crate) fn http3(&self) -> Option<mpsc::Receiver<Incoming>> {
+        self.http3.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Durable state, for reading.

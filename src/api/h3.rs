@@ -1,0 +1,159 @@
+//! HTTP/3 on the UDP port of the node (RFC 9114): the routes of peers and of A2A, for peers known by
+//! their certificates. The operator's routes are not here: they trust a machine, or a token.
+
+use super::auth::Certified;
+use super::listen::IDLE_TIME_MAX;
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody as _};
+use axum::http::{Request, Response, StatusCode};
+use bytes::Buf;
+use proto::id::AgentId;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::sync::watch::Receiver;
+use tokio::task::JoinSet;
+use tower_service::Service as _;
+
+/// Requests of one connection at a time; its streams wait beyond.
+const REQUESTS_MAX: u32 = 256;
+/// Bytes of a request's head, as HTTP/3 counts them.
+const HEAD_LEN_MAX: u64 = 64 * 1024;
+/// How long a request may take from its first byte to its last.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// A connection, and who is at its other end.
+pub(crate) type Incoming = (quinn::Connection, AgentId);
+
+type Stream = h3::server::RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
+type Resolver = h3::server::RequestResolver<h3_quinn::Connection, Bytes>;
+
+/// What every connection has.
+#[derive(Clone)]
+pub(crate) struct Http3 {
+    pub(crate) router: Router,
+    pub(crate) body_len_max: usize,
+    pub(crate) stop: Receiver<bool>,
+}
+
+impl Http3 {
+    /// Returns when the server is told to stop.
+    async fn stopped(&self) {
+        if self.stop.clone().wait_for(|stop| *stop).await.is_err() {
+            std::future::pending().await // nobody can tell us any more
+        }
+    }
+
+    /// Serves connections until the server stops; then lets requests in progress end.
+    pub(crate) async fn serve(self, mut connections: mpsc::Receiver<Incoming>) {
+        let mut running = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                Some(_) = running.join_next() => {}
+                () = self.stopped() => break,
+                next = connections.recv() => match next {
+                    Some((quic, peer)) => {
+                        running.spawn(self.clone().connection(quic, peer));
+                    }
+                    None => break,
+                },
+            }
+        }
+        while running.join_next().await.is_some() {}
+    }
+
+    async fn connection(self, quic: quinn::Connection, peer: AgentId) {
+        quic.set_max_concurrent_bi_streams(REQUESTS_MAX.into());
+        let built = h3::server::builder()
+            .max_field_section_size(HEAD_LEN_MAX)
+            .build(h3_quinn::Connection::new(quic))
+            .await;
+        let mut http = match built {
+            Ok(http) => http,
+            Err(error) => return tracing::debug!(%peer, %error, "no HTTP/3"),
+        };
+        let mut requests = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                Some(_) = requests.join_next() => {}
+                () = self.stopped() => {
+                    let _ = http.shutdown(0).await;
+                    break;
+                }
+                accepted = http.accept() => match accepted {
+                    Ok(Some(resolver)) => {
+                        requests.spawn(self.clone().request(resolver, peer.clone()));
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::debug!(%peer, %error, "an HTTP/3 connection ended");
+                        break;
+                    }
+                },
+            }
+        }
+        while requests.join_next().await.is_some() {}
+    }
+
+    /// Answers one request. `None`: the client is gone, or took too long.
+    async fn request(mut self, resolver: Resolver, peer: AgentId) -> Option<()> {
+        let taken = tokio::time::timeout(REQUEST_TIME_MAX, async {
+            let (head, mut stream) = resolver.resolve_request().await.ok()?;
+            let body = read(&mut stream, self.body_len_max).await;
+            Some((head, stream, body))
+        });
+        let (head, mut stream, body) = taken.await.ok()??;
+        let response = match body {
+            Ok(body) => {
+                let (mut parts, ()) = head.into_parts();
+                parts.extensions.insert(Certified(peer));
+                let Ok(response) =
+                    self.router.call(Request::from_parts(parts, Body::from(body))).await;
+                response
+            }
+            Err(status) => {
+                let mut response = Response::new(Body::empty());
+                *response.status_mut() = status;
+                response
+            }
+        };
+        let (parts, mut body) = response.into_parts();
+        in_time(stream.send_response(Response::from_parts(parts, ()))).await?;
+        while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            if let Ok(data) = frame.ok()?.into_data() {
+                in_time(stream.send_data(data)).await?;
+            }
+        }
+        in_time(stream.finish()).await
+    }
+}
+
+/// A body within a limit, in bytes; or the status of the refusal.
+async fn read(stream: &mut Stream, max: usize) -> Result<Vec<u8>, StatusCode> {
+    let mut body = Vec::new();
+    loop {
+        match stream.recv_data().await {
+            Ok(Some(mut data)) => {
+                if body.len() + data.remaining() > max {
+                    return Err(StatusCode::PAYLOAD_TOO_LARGE);
+                }
+                while data.has_remaining() {
+                    let chunk = data.chunk();
+                    let len = chunk.len();
+                    body.extend_from_slice(chunk);
+                    data.advance(len);
+                }
+            }
+            Ok(None) => return Ok(body),
+            Err(_) => return Err(StatusCode::BAD_REQUEST),
+        }
+    }
+}
+
+/// A client that does not take what it asked for loses it.
+async fn in_time<T, E>(sent: impl Future<Output = Result<T, E>>) -> Option<T> {
+    tokio::time::timeout(IDLE_TIME_MAX, sent).await.ok()?.ok()
+}

@@ -1,0 +1,84 @@
+//! The official Python SDK as a client, unmodified: both bindings, streams, webhooks, obligations.
+//!
+//! It comes from PyPI into a scratch environment below `target/`. Without it these tests fail: what
+//! they show cannot be shown otherwise.
+
+use super::{Server, TOKEN, bob, echo};
+use crate::common::{World, id};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// The releases that are spoken with: the A2A SDK, and a QUIC and HTTP/3 stack.
+const PEERS: [&str; 2] = ["a2a-sdk==1.3.0", "aioquic==1.7.2"];
+/// How long the client may take.
+const CLIENT_TIME_MAX: Duration = Duration::from_secs(120);
+
+fn run(what: &mut Command) -> Result<Output, String> {
+    let output = what.output().map_err(|error| format!("{what:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Err(format!("{what:?}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr)))
+}
+
+/// A Python with both, made once.
+pub(super) fn python() -> &'static Path {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("a2a-peers-1");
+        let python = place.join("bin/python");
+        let imports = |python: &Path| run(Command::new(python).args(["-c", "import a2a, httpx, aioquic"]));
+        if imports(&python).is_ok() {
+            return python;
+        }
+        let made = run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))
+            .and_then(|_| run(Command::new(&python).args(["-m", "pip", "install", "-q"]).args(PEERS)))
+            .and_then(|_| imports(&python));
+        if let Err(why) = made {
+            panic!(
+                "A2A's SDK and aioquic cannot be had, and this test needs them. It takes Python 3.10 or newer with \
+                 venv, and PyPI or a mirror of it (PIP_INDEX_URL):\n  python3 -m venv {0} && {0}/bin/pip \
+                 install {1}\n{why}",
+                place.display(),
+                PEERS.join(" ")
+            );
+        }
+        python
+    })
+}
+
+async fn client(server: &Server, binding: &str) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/a2a/client.py");
+    let mut command = tokio::process::Command::new(python());
+    command
+        .arg(script)
+        .args([&server.url(""), binding, TOKEN, id("alice").as_str()])
+        .env("NO_PROXY", "127.0.0.1")
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(CLIENT_TIME_MAX, command.output());
+    let output = output.await.expect("the client ends in time").unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, complained) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
+    // A script that ends early proves nothing.
+    assert!(said.trim_end().ends_with("all 8 walks done"), "{said}\n{complained}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_sdk_speaks_json_rpc_with_us() {
+    let world = World::new();
+    let server = Server::start(echo(&world, "", &bob(&world))).await;
+    client(&server, "JSONRPC").await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_sdk_speaks_http_json_with_us() {
+    let world = World::new();
+    let server = Server::start(echo(&world, "", &bob(&world))).await;
+    client(&server, "HTTP+JSON").await;
+    server.stop().await;
+}
