@@ -18,6 +18,7 @@ mod log;
 mod obligation;
 mod operations;
 mod push;
+mod reach;
 mod record;
 mod rest;
 mod rpc;

@@ -141,9 +141,9 @@ fn around(router: Router, app: &App) -> Router {
     let Ok(value) = HeaderValue::try_from(format!("h3=\":{port}\"; ma=86400")) else {
         return router;
     };
-    router.layer(middleware::map_response(async move |mut response: Response| {
+    router.layer(middleware::map_response(move |mut response: Response| {
         response.headers_mut().insert(header::ALT_SVC, value.clone());
-        response
+        std::future::ready(response)
     }))
 }
 
@@ -176,7 +176,8 @@ pub async fn serve(
     let http3 = app.node.http3().map(|connections| {
         let body_len_max = config.api.body_len_max.max(config.a2a.request_len_max);
         let router = around(routes_of_peers(&app), &app);
-        h3::Http3 { router, body_len_max, stop: stop.clone() }.serve(connections)
+        let per_peer_max = config.quic.connections_per_peer_max;
+        h3::Http3 { router, body_len_max, per_peer_max, stop: stop.clone() }.serve(connections)
     });
     let told = app.clone();
     let http3 = async {

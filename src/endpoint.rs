@@ -1,6 +1,6 @@
 //! The QUIC endpoint: accepts peers, refuses everyone else, and bounds how many there are.
 
-use crate::api::h3::Incoming;
+use crate::api::h3::{EXCESSIVE_LOAD, Incoming};
 use crate::binding::quic::{self, Close, Context};
 use crate::tls;
 use proto::id::AgentId;
@@ -14,8 +14,6 @@ use tokio::task::JoinSet;
 /// Handshakes under way before new ones must prove their address first (RFC 9000 §8.1).
 const HALF_OPEN_UNTIL_RETRY: usize = 64;
 
-/// RFC 9114 §8.1.
-const H3_EXCESSIVE_LOAD: u32 = 0x107;
 /// HTTP/3 connections that wait for the API to take them; further ones are closed.
 pub(crate) const HTTP3_WAITING_MAX: usize = 64;
 
@@ -64,7 +62,7 @@ impl Acceptor {
                     let handed = acceptor.http3.as_ref().map(|http3| http3.try_send((connection, peer)));
                     if let Some(Err(mpsc::error::TrySendError::Full((connection, peer)))) = handed {
                         tracing::debug!(%peer, "HTTP/3 closed: {HTTP3_WAITING_MAX} connections wait");
-                        connection.close(H3_EXCESSIVE_LOAD.into(), b"");
+                        connection.close(EXCESSIVE_LOAD.into(), b"");
                     }
                     return;
                 }

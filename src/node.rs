@@ -316,8 +316,18 @@ impl Builder {
         if let Some(a2a) = &a2a {
             tasks.spawn(a2a.clone().run());
         }
-        let handle =
-            NodeHandle { calls, router, storage, clock, shared, config, http, a2a, quic_address };
+        let handle = NodeHandle {
+            calls,
+            router,
+            storage,
+            clock,
+            shared,
+            config,
+            http,
+            a2a,
+            http3: Arc::new(Mutex::new(http3_connections)),
+            quic_address,
+        };
         Ok(Node { handle, endpoint, tasks, ended, a2a_failed: Some(a2a_failed) })
     }
 }

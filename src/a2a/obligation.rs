@@ -10,7 +10,7 @@ use super::backend::fail;
 use super::fault::{Fault, Kind};
 use super::record::{Carried, Edit, Record, Work};
 use super::tasks::{Live, Tasks};
-use super::types::{Artifact, Message, Part, TaskState};
+use super::types::{Artifact, Message, Part, TaskState, whole_numbers};
 use crate::binding::http::{HttpPeer, HttpPeers, OfferReply};
 use crate::clock::Clock;
 use proto::ack::{AckStatus, CustodyAck};
@@ -47,9 +47,10 @@ pub(crate) fn find(message: &Message, active: bool) -> Result<Option<(Value, Obl
     if !message.task_id.is_empty() {
         return Err(Fault::params("message.taskId", "an obligation makes a task of its own"));
     }
+    let value = whole_numbers(value.clone());
     let obligation = serde_json::from_value(value.clone())
         .map_err(|error| Fault::params(field, error.to_string()))?;
-    Ok(Some((value.clone(), obligation)))
+    Ok(Some((value, obligation)))
 }
 
 /// Takes obligations on behalf of peers.

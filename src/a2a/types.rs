@@ -9,6 +9,28 @@ use serde_json::{Map, Value};
 /// Free-form members (`google.protobuf.Struct`).
 pub(crate) type Struct = Map<String, Value>;
 
+/// Free-form JSON with its whole numbers as integers again: `google.protobuf.Struct` has only doubles,
+/// so what a client wrote as 60 arrives as 60.0.
+pub(crate) fn whole_numbers(value: Value) -> Value {
+    /// Up to here a double is exact.
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() <= EXACT_MAX => {
+                #[expect(clippy::cast_possible_truncation, reason = "whole, and within 2^53")]
+                let whole = float as i64;
+                Value::from(whole)
+            }
+            _ => Value::Number(number),
+        },
+        Value::Array(items) => items.into_iter().map(whole_numbers).collect(),
+        Value::Object(members) => {
+            members.into_iter().map(|(name, value)| (name, whole_numbers(value))).collect()
+        }
+        other => other,
+    }
+}
+
 /// `null` is the default of a member (ProtoJSON).
 fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     from: D,
@@ -485,6 +507,14 @@ mod tests {
             error.contains("TASK_STATE_RUNNING") && error.contains("TASK_STATE_AUTH_REQUIRED"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn whole_numbers_are_integers_again_and_others_stay() {
+        let read: Value =
+            serde_json::from_str("[60.0, -1.0, 0.5, 1e300, 7, {\"a\": 2.0}]").unwrap();
+        let expected = json!([60, -1, 0.5, 1e300, 7, { "a": 2 }]);
+        assert_eq!(whole_numbers(read), expected);
     }
 
     #[test]

@@ -8,14 +8,18 @@ use axum::body::{Body, Bytes, HttpBody as _};
 use axum::http::{Request, Response, StatusCode};
 use bytes::Buf;
 use proto::id::AgentId;
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::sync::watch::Receiver;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tower_service::Service as _;
 
+/// The error code of a server that has too much to do (RFC 9114 §8.1).
+pub(crate) const EXCESSIVE_LOAD: u32 = 0x107;
 /// Requests of one connection at a time; its streams wait beyond.
 const REQUESTS_MAX: u32 = 256;
 /// Bytes of a request's head, as HTTP/3 counts them.
@@ -34,6 +38,8 @@ type Resolver = h3::server::RequestResolver<h3_quinn::Connection, Bytes>;
 pub(crate) struct Http3 {
     pub(crate) router: Router,
     pub(crate) body_len_max: usize,
+    /// Connections of one peer at a time; a further one is closed.
+    pub(crate) per_peer_max: usize,
     pub(crate) stop: Receiver<bool>,
 }
 
@@ -48,18 +54,28 @@ impl Http3 {
     /// Serves connections until the server stops; then lets requests in progress end.
     pub(crate) async fn serve(self, mut connections: mpsc::Receiver<Incoming>) {
         let mut running = JoinSet::new();
+        let mut places: HashMap<AgentId, Arc<Semaphore>> = HashMap::new(); // peers are listed
         loop {
-            tokio::select! {
+            let next = tokio::select! {
                 biased;
-                Some(_) = running.join_next() => {}
+                Some(_) = running.join_next() => continue,
                 () = self.stopped() => break,
-                next = connections.recv() => match next {
-                    Some((quic, peer)) => {
-                        running.spawn(self.clone().connection(quic, peer));
-                    }
-                    None => break,
-                },
-            }
+                next = connections.recv() => next,
+            };
+            let Some((quic, peer)) = next else { break };
+            let of_peer = places
+                .entry(peer.clone())
+                .or_insert_with(|| Arc::new(Semaphore::new(self.per_peer_max)));
+            let Ok(place) = of_peer.clone().try_acquire_owned() else {
+                tracing::debug!(%peer, max = self.per_peer_max, "too many HTTP/3 connections");
+                quic.close(EXCESSIVE_LOAD.into(), b"");
+                continue;
+            };
+            let connection = self.clone().connection(quic, peer);
+            running.spawn(async move {
+                connection.await;
+                drop(place);
+            });
         }
         while running.join_next().await.is_some() {}
     }

@@ -232,15 +232,15 @@ async def main():
         walks = 0
         done = await blocking(unary)
         for walk in (
-            streamed(client),
-            read_and_listed(client, done),
-            asked(client, unary),
-            canceled_and_subscribed(client, unary),
-            pushed(client, unary),
-            extended(client),
-            obliged(factory, card),
+            lambda: streamed(client),
+            lambda: read_and_listed(client, done),
+            lambda: asked(client, unary),
+            lambda: canceled_and_subscribed(client, unary),
+            lambda: pushed(client, unary),
+            lambda: extended(client),
+            lambda: obliged(factory, card),
         ):
-            await walk
+            await walk()
             walks += 1
         print(f"all {walks + 1} walks done")
 

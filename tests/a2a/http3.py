@@ -7,7 +7,9 @@ other; the answers come out as a JSON array of {status, headers, body}.
 """
 
 import asyncio
+import base64
 import json
+import pathlib
 import ssl
 import sys
 
@@ -17,6 +19,7 @@ from aioquic.h3.connection import H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ConnectionTerminated
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 HOST, PORT, CA, CERT, KEY, REQUESTS = sys.argv[1:7]
 
@@ -60,11 +63,21 @@ class Client(QuicConnectionProtocol):
         return await asyncio.wait_for(done, 30)
 
 
+def private_key(file):
+    """An Ed25519 key with its public half beside it (RFC 5958 §2), which `cryptography` does not read."""
+    lines = pathlib.Path(file).read_text().splitlines()
+    der = base64.b64decode("".join(line for line in lines if not line.startswith("-")))
+    begin = b"\x06\x03\x2b\x65\x70\x04\x22\x04\x20"  # id-Ed25519, then the key in two octet strings
+    at = der.index(begin) + len(begin)
+    return Ed25519PrivateKey.from_private_bytes(der[at : at + 32])
+
+
 async def main():
     configuration = QuicConfiguration(is_client=True, alpn_protocols=["h3"], server_name=HOST)
     configuration.verify_mode = ssl.CERT_REQUIRED
     configuration.load_verify_locations(CA)
-    configuration.load_cert_chain(CERT, KEY)
+    configuration.load_cert_chain(CERT)
+    configuration.private_key = private_key(KEY)
     async with connect(HOST, int(PORT), configuration=configuration, create_protocol=Client) as client:
         answers = []
         for request in json.loads(REQUESTS):

@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 #[path = "../common/mod.rs"]
+#[allow(unreachable_pub, reason = "shared with tests that are one file each")]
 mod common;
 
 mod http3;
@@ -22,7 +23,6 @@ use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -87,10 +87,19 @@ impl Server {
             .enable_all()
             .build()
             .unwrap();
-        let node = runtime.spawn(common::start(config.clone())).await.unwrap();
+        let (here, address) = (runtime.handle().clone(), config.api.listen);
+        let started = config.clone();
+        // On a thread of its own, but with the tasks of that runtime.
+        let (node, listener) = tokio::task::spawn_blocking(move || {
+            here.block_on(async {
+                let node = common::start(started).await;
+                let bind = async || TcpListener::bind(address).await.ok();
+                (node, eventually("the port", bind).await)
+            })
+        })
+        .await
+        .unwrap();
         let handle = node.handle();
-        let address = config.api.listen;
-        let listener = eventually("the port", async || TcpListener::bind(address).await.ok()).await;
         let (stop, stopped) = oneshot::channel::<()>();
         let served =
             runtime.spawn(api::serve(listener, handle.clone(), async { drop(stopped.await) }));

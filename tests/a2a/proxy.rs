@@ -142,15 +142,17 @@ async fn an_agent_that_makes_no_sense_fails_the_task() {
         r#"{"jsonrpc":"2.0","id":1,"result":{"other":{}}}"#,
         r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"broken inside"}}"#,
     ];
+    let answer = move |axum::Json(call): axum::Json<Value>| async move {
+        let n: usize = text(&call, "/params/message/parts/0/text").parse().unwrap();
+        answers[n]
+    };
+    let show = move || {
+        let card = card.clone();
+        async move { axum::Json(card) }
+    };
     let router = axum::Router::new()
-        .route("/.well-known/agent-card.json", axum::routing::get(async move || axum::Json(card)))
-        .route(
-            "/",
-            axum::routing::post(async move |axum::Json(call): axum::Json<Value>| {
-                let n: usize = text(&call, "/params/message/parts/0/text").parse().unwrap();
-                answers[n]
-            }),
-        );
+        .route("/.well-known/agent-card.json", axum::routing::get(show))
+        .route("/", axum::routing::post(answer));
     let listener = tokio::net::TcpListener::bind(at).await.unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });
     let agent = format!("agent = \"http://{at}\"\nagent_silent_seconds_max = 2");

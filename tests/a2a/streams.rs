@@ -96,7 +96,7 @@ async fn one_that_was_cut_off_goes_on_behind_what_it_saw_even_over_a_crash() {
     seen.extend(server.subscribe(&id, Some(4)).await.rest().await);
     assert_eq!(shapes(&seen), all(), "each event once");
     assert_eq!(seen.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
-    assert_eq!(server.subscribe(&id, Some(7)).await.rest().await, []);
+    assert!(server.subscribe(&id, Some(7)).await.rest().await.is_empty());
     server.stop().await;
 }
 

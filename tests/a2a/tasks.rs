@@ -140,8 +140,8 @@ async fn lists_have_the_newest_first_and_go_on_where_they_were() {
 async fn ps1_no_task_that_was_answered_is_lost_by_a_crash() {
     let world = World::new();
     let mut config = echo(&world, "", "");
-    let mut finished = BTreeSet::new();
-    let mut going_on = BTreeSet::new();
+    let mut finished: BTreeSet<String> = BTreeSet::new();
+    let mut going_on: BTreeSet<String> = BTreeSet::new();
     for round in 0..3 {
         let server = Server::start(config).await;
         for id in &finished {

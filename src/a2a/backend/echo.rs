@@ -7,7 +7,7 @@
 use super::{Backend, Doing, Profile, Turn, artifact};
 use crate::a2a::fault::{Fault, Kind};
 use crate::a2a::record::Record;
-use crate::a2a::types::TaskState;
+use crate::a2a::types::{TaskState, whole_numbers};
 use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Echo {
             .metadata
             .as_ref()
             .and_then(|metadata| metadata.get(METADATA_KEY))
-            .map(|wish| serde_json::from_value(wish.clone()))
+            .map(|wish| serde_json::from_value(whole_numbers(wish.clone())))
             .transpose()
             .map_err(|error| Fault::new(Kind::InvalidParams, format!("{METADATA_KEY}: {error}")))?
             .unwrap_or_default();

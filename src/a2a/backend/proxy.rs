@@ -171,7 +171,10 @@ impl Proxy {
             self.card().asked = None;
             pause(attempt).await;
         }
-        Err(invalid(format!("no card with a JSONRPC interface of A2A 1.0 at {}", self.base)))
+        Err(invalid(format!(
+            "the agent shows no card with a JSONRPC interface of A2A 1.0 at {}",
+            self.base
+        )))
     }
 
     async fn post(&self, turn: &Record, method: &str, params: Value) -> Result<Response, Lost> {
