@@ -181,9 +181,8 @@ pub async fn serve(
     });
     let told = app.clone();
     let http3 = async {
-        match http3 {
-            Some(http3) => http3.await,
-            None => {}
+        if let Some(http3) = http3 {
+            http3.await;
         }
     };
     let server = axum::serve(bounded, listen::Counting(routes(app)))

@@ -503,8 +503,8 @@ impl Node {
             return Ok(()); // told before
         }
         tokio::select! {
-            ended = &mut self.ended => return ended.unwrap_or(Ok(())),
-            Some(error) = heard(&mut self.a2a_failed) => return Err(DriverError::Commit(error)),
+            ended = &mut self.ended => ended.unwrap_or(Ok(())),
+            Some(error) = heard(&mut self.a2a_failed) => Err(DriverError::Commit(error)),
         }
     }
 

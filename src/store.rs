@@ -7,7 +7,7 @@ mod side;
 
 pub use self::fault::{FaultPlan, FaultStore};
 pub use self::fjall::{FjallStore, StoreOptions};
-pub use self::side::{SideStore, SideTable, SideWrite};
+pub use self::side::{SideEntry, SideStore, SideTable, SideWrite};
 
 use proto::store::{Read, Write};
 use std::path::PathBuf;

@@ -77,8 +77,10 @@ impl A2a {
             "skills": profile.skills
         });
         // On a loopback address without a token, who is on this machine needs none.
-        if !self.config.api.is_loopback() || self.config.api.token_file.is_some() {
-            card["securityRequirements"] = json!([{ "schemes": { "bearer": { "list": [] } } }]);
+        let open = self.config.api.is_loopback() && self.config.api.token_file.is_none();
+        if let (false, Some(card)) = (open, card.as_object_mut()) {
+            let bearer = json!([{ "schemes": { "bearer": { "list": [] } } }]);
+            card.insert("securityRequirements".to_owned(), bearer);
         }
         card
     }

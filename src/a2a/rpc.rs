@@ -29,7 +29,7 @@ pub(crate) async fn call(State(surface): State<Surface>, request: Request) -> Re
     };
     let call = match read(&surface, &parts.headers, body).await {
         Ok(call) => call,
-        Err((id, fault)) => return refused(&id, &fault),
+        Err(Unread { id, fault }) => return refused(&id, &fault),
     };
     let checked =
         surface.check_version(&parts).and_then(|()| surface.a2a.check_extensions(&caller));
@@ -43,23 +43,35 @@ pub(crate) async fn call(State(surface): State<Surface>, request: Request) -> Re
     }
 }
 
-async fn read(surface: &Surface, headers: &HeaderMap, body: Body) -> Result<Call, (Value, Fault)> {
-    let fault = |kind, what: &str| (Value::Null, Fault::new(kind, what));
+/// A request that is none, and its id as far as it has one.
+struct Unread {
+    id: Value,
+    fault: Box<Fault>,
+}
+
+impl From<Fault> for Unread {
+    fn from(fault: Fault) -> Self {
+        Self { id: Value::Null, fault: Box::new(fault) }
+    }
+}
+
+async fn read(surface: &Surface, headers: &HeaderMap, body: Body) -> Result<Call, Unread> {
     let essence = media_type(headers).unwrap_or_default();
     if !essence.eq_ignore_ascii_case("application/json") {
         let what = format!("Content-Type is {essence:?}, not application/json");
-        return Err((Value::Null, Fault::new(Kind::ContentTypeNotSupported, what)));
+        return Err(Fault::new(Kind::ContentTypeNotSupported, what).into());
     }
-    let bytes = surface.body(body).await.map_err(|fault| (Value::Null, fault))?;
+    let bytes = surface.body(body).await?;
     let request: Value = serde_json::from_slice(&bytes)
-        .map_err(|error| fault(Kind::Parse, &format!("Invalid JSON payload: {error}")))?;
+        .map_err(|error| Fault::new(Kind::Parse, format!("Invalid JSON payload: {error}")))?;
     let Value::Object(mut request) = request else {
-        return Err(fault(Kind::InvalidRequest, "not one JSON-RPC request; batches are not taken"));
+        let what = "not one JSON-RPC request; batches are not taken";
+        return Err(Fault::new(Kind::InvalidRequest, what).into());
     };
     let id = request.remove("id").unwrap_or(Value::Null);
     let wrong = |id: Value, what: &str| {
         let what = format!("Request payload validation error: {what}");
-        Err((id, Fault::new(Kind::InvalidRequest, what)))
+        Err(Unread { id, ..Fault::new(Kind::InvalidRequest, what).into() })
     };
     if !matches!(id, Value::String(_) | Value::Number(_)) {
         return wrong(Value::Null, "id must be a string or a number");
@@ -73,7 +85,9 @@ async fn read(surface: &Surface, headers: &HeaderMap, body: Body) -> Result<Call
     let params = match request.remove("params") {
         None => json!({}),
         Some(params) if params.is_object() => params,
-        Some(_) => return Err((id, Fault::params("params", "must be an object"))),
+        Some(_) => {
+            return Err(Unread { id, ..Fault::params("params", "must be an object").into() });
+        }
     };
     Ok(Call { id, method, params })
 }

@@ -53,6 +53,9 @@ pub struct SideWrite {
     pub value: Option<Vec<u8>>,
 }
 
+/// A key and its value.
+pub type SideEntry = (Vec<u8>, Vec<u8>);
+
 /// The tables. Cheap to clone.
 #[derive(Clone)]
 pub struct SideStore {
@@ -100,7 +103,7 @@ impl SideStore {
     /// # Errors
     /// [`ReadError`]: the disk cannot be read.
     pub fn get(&self, table: SideTable, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
-        let value = self.table(table).get(key).map_err(|error| read_error(error))?;
+        let value = self.table(table).get(key).map_err(read_error)?;
         Ok(value.map(|value| value.to_vec()))
     }
 
@@ -114,10 +117,10 @@ impl SideStore {
         from: &[u8],
         to: Option<&[u8]>,
         limit: usize,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ReadError> {
+    ) -> Result<Vec<SideEntry>, ReadError> {
         let mut found = Vec::new();
         for entry in self.table(table).range(from..).take(limit) {
-            let (key, value) = entry.into_inner().map_err(|error| read_error(error))?;
+            let (key, value) = entry.into_inner().map_err(read_error)?;
             if to.is_some_and(|to| key.as_ref() >= to) {
                 break;
             }

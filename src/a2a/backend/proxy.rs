@@ -178,9 +178,8 @@ impl Proxy {
     }
 
     async fn post(&self, turn: &Record, method: &str, params: Value) -> Result<Response, Lost> {
-        let url = match self.look().await.endpoint {
-            Some((url, _)) => url,
-            None => return Err(Lost::Unreached("it has no card".to_owned())),
+        let Some((url, _)) = self.look().await.endpoint else {
+            return Err(Lost::Unreached("it has no card".to_owned()));
         };
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let mut request = self
