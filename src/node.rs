@@ -290,7 +290,8 @@ impl Builder {
             if let Some(address) = &peer.address {
                 tasks.spawn(dialer.clone().maintain(peer.id.clone(), address.as_str().to_owned()));
             }
-            if peer.http_token_file.is_some() || peer.obligation_endpoint.is_some() {
+            let endpoint = peer.obligation_endpoint.is_some() || peer.agent_card.is_some();
+            if peer.http_token_file.is_some() || endpoint {
                 let started = HttpPeer::start(
                     config.id.clone(),
                     peer,

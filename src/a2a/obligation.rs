@@ -24,8 +24,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// The extension of the Abhyasa papers, frozen by their reference implementation.
-pub(crate) const URI: &str = "https://ravikiran438.github.io/abhyasa-protocol/v1";
+pub(crate) use crate::binding::a2a::URI;
+
 /// Id of the artifact that is the ack.
 const ACK_ARTIFACT: &str = "custody-ack";
 /// How long a call waits for the core before the task goes on without it.

@@ -4,6 +4,7 @@
 //! offers of that session; its acks come back on the response or, later, to its custody-ack
 //! endpoint. With an obligation endpoint configured, our own offers are POSTed to it.
 
+use super::a2a::{Agent, Said};
 use crate::config::PeerConfig;
 use crate::driver::{Call, Input};
 use crate::handler::bounded_body;
@@ -89,13 +90,16 @@ impl HttpPeer {
         });
         let (queue, mut outbox) = SessionQueue::new(config.id.clone(), queue_bytes_max);
         router.add_session(peer.session, queue, usize::MAX);
-        let window = if config.obligation_endpoint.is_some() { POSTS_MAX } else { 0 };
+        let agent = config.agent_card.as_ref().map(|card| Arc::new(Agent::new(card.url().clone())));
+        let window =
+            if config.obligation_endpoint.is_some() || agent.is_some() { POSTS_MAX } else { 0 };
         let up = Input::SessionUp { session: peer.session, peer: config.id.clone(), window };
         let _ = peer.calls.send(Call::Input(up)).await;
         let poster = Poster {
             client,
             token,
             config: config.clone(),
+            agent,
             permits: Arc::new(Semaphore::new(POSTS_MAX)),
             acks: Arc::new(Semaphore::new(POSTS_MAX)),
         };
@@ -216,13 +220,18 @@ struct Poster {
     client: reqwest::Client,
     token: Option<String>,
     config: PeerConfig,
+    /// A peer that is found by its card.
+    agent: Option<Arc<Agent>>,
     permits: Arc<Semaphore>,
     acks: Arc<Semaphore>,
 }
 
 impl Poster {
     fn post(&self, url: &reqwest::Url) -> reqwest::RequestBuilder {
-        let request = self.client.post(url.clone());
+        self.authorized(self.client.post(url.clone()))
+    }
+
+    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
         match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
@@ -251,12 +260,19 @@ impl Poster {
 
     /// One try, dropped while [`POSTS_MAX`] are under way.
     fn best_effort(&self, item: Bytes) {
-        let (Some(url), Ok(obligation)) =
-            (&self.config.obligation_endpoint, Obligation::decode(&item))
-        else {
-            return;
-        };
+        let Ok(obligation) = Obligation::decode(&item) else { return };
         let Ok(permit) = self.permits.clone().try_acquire_owned() else { return };
+        if let Some(agent) = self.agent.clone() {
+            let poster = self.clone();
+            tokio::spawn(async move {
+                let _permit = permit;
+                agent
+                    .offer(&poster.client, |request| poster.authorized(request), &obligation)
+                    .await;
+            });
+            return;
+        }
+        let Some(url) = &self.config.obligation_endpoint else { return };
         let request = self.post(url.url()).json(&obligation);
         tokio::spawn(async move {
             let _permit = permit;
@@ -272,11 +288,16 @@ impl Poster {
         reference: u64,
         item: &Bytes,
     ) {
-        let (Some(url), Ok(obligation)) =
-            (&self.config.obligation_endpoint, Obligation::decode(item))
-        else {
+        let Ok(obligation) = Obligation::decode(item) else { return };
+        if let Some(agent) = &self.agent {
+            let said =
+                agent.offer(&self.client, |request| self.authorized(request), &obligation).await;
+            if let Some(input) = heard(said, session, reference, &obligation) {
+                let _ = calls.send(Call::Input(input)).await;
+            }
             return;
-        };
+        }
+        let Some(url) = &self.config.obligation_endpoint else { return };
         let Ok(response) = self.post(url.url()).json(&obligation).send().await else { return };
         let refs = vec![proto::ack::RefRange { first: reference, count: 1 }];
         let refused = |code, retry_after_ms| Input::Refused {
@@ -319,6 +340,23 @@ impl Poster {
             _ => return,
         };
         let _ = calls.send(Call::Input(input)).await;
+    }
+}
+
+/// What the core hears of an offer inside of an A2A message.
+fn heard(said: Said, session: SessionId, reference: u64, obligation: &Obligation) -> Option<Input> {
+    let refs = vec![proto::ack::RefRange { first: reference, count: 1 }];
+    let run = |status, acked_at, reason| {
+        let run = proto::ack::AckRun { status, acked_at, reason, refs: refs.clone() };
+        Some(Input::AckRuns { session, runs: vec![run] })
+    };
+    match said {
+        Said::Ack(ack) => run(ack.status, ack.acked_at, ack.reason),
+        Said::Deferred => run(AckStatus::Deferred, obligation.created_at, None),
+        Said::Refused(code, retry_after_ms) => {
+            Some(Input::Refused { session, refs, code, retry_after_ms })
+        }
+        Said::Nothing => None,
     }
 }
 

@@ -34,6 +34,8 @@ pub struct PeerConfig {
     pub obligation_endpoint: Option<HttpUrl>,
     /// Where to post later acks of obligations it issued to us over HTTP.
     pub custody_ack_endpoint: Option<HttpUrl>,
+    /// Its agent card: deliver to it inside of A2A messages, in place of QUIC.
+    pub agent_card: Option<HttpUrl>,
 }
 
 /// The table as written.
@@ -53,6 +55,7 @@ pub(crate) struct PeerTable {
     http_token_file: Option<PathBuf>,
     obligation_endpoint: Option<HttpUrl>,
     custody_ack_endpoint: Option<HttpUrl>,
+    agent_card: Option<HttpUrl>,
 }
 
 /// All peers, each with its values filled in.
@@ -110,6 +113,10 @@ impl PeerTable {
             bytes_per_second: self.bytes_per_second.unwrap_or(rates.bytes_per_second),
         };
         rates.check()?;
+        if self.agent_card.is_some() && self.obligation_endpoint.is_some() {
+            let what = "agent_card and obligation_endpoint are two ways to one peer";
+            return Err(Fault::new(["agent_card"], what, "keep one of them"));
+        }
         Ok(PeerConfig {
             principal: self.principal.unwrap_or_else(|| self.id.clone()),
             id: self.id,
@@ -120,6 +127,7 @@ impl PeerTable {
             http_token_file: self.http_token_file.map(|file| base.join(file)),
             obligation_endpoint: self.obligation_endpoint,
             custody_ack_endpoint: self.custody_ack_endpoint,
+            agent_card: self.agent_card,
         })
     }
 }

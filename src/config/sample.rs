@@ -77,6 +77,7 @@ const PEERS_HEAD: &str = r##"
 #                                            /abhyasa/obligations and /abhyasa/custody_ack
 #   obligation_endpoint = "https://…"        deliver to it by that HTTP binding, not by QUIC
 #   custody_ack_endpoint = "https://…"       where it takes later acks by HTTP
+#   agent_card = "https://…"                 deliver to it in A2A messages, as its card says, not by QUIC
 "##;
 
 impl Sample<'_> {

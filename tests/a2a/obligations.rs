@@ -2,8 +2,8 @@
 
 use super::{Server, Stream, TOKEN, URI, bob, echo, hello, id_of, json_of, shape, shapes};
 use crate::common::web::{Mood, Service};
-use crate::common::{CONSENT, World, eventually, id};
-use proto::record::Role;
+use crate::common::{CONSENT, World, due, ends, eventually, id, issue, revoke};
+use proto::record::{Role, Terminal};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
@@ -137,6 +137,74 @@ async fn df1_a_deferred_obligation_works_on_until_it_is_settled_even_over_a_cras
     let last = &events.last().unwrap().1["result"];
     assert_eq!(shape(last), "statusUpdate COMPLETED");
     server.stop().await;
+}
+
+/// The custodian's side: to a peer that speaks nothing but A2A, by its card.
+#[tokio::test(flavor = "multi_thread")]
+async fn ab1_a_node_delivers_to_a_peer_that_speaks_only_a2a() {
+    let world = World::new();
+    let server = Server::start(echo(&world, "", &bob(&world))).await;
+    let alice = |card: &str| {
+        let peer = crate::common::peer_toml("alice", None);
+        let token = world.path().join("bob.token");
+        format!("{peer}http_token_file = {token:?}\nagent_card = \"{card}\"\n")
+    };
+    let card = server.url("/.well-known/agent-card.json");
+    let custodian = crate::common::start(world.config("bob", &alice(&card))).await;
+    let node = custodian.handle();
+    issue(&node, revoke("ob-out", "alice", "s")).await;
+    ends(&node, "ob-out", Terminal::Applied).await;
+    let granted =
+        |scope: &str| crate::common::granted(server.handle().store(), Role::Receiver, "bob", scope);
+    assert_eq!(granted("s"), Some(false));
+    // While she is away it is held, and goes when she is back.
+    let config = server.stop().await;
+    issue(&node, revoke("ob-later", "alice", "t")).await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(node.outcome(&crate::common::ob("ob-later")).unwrap(), None);
+    let server = Server::start(config).await;
+    ends(&node, "ob-later", Terminal::Applied).await;
+    let store = server.handle().store();
+    assert_eq!(crate::common::granted(store, Role::Receiver, "bob", "t"), Some(false));
+    custodian.stop().await.unwrap();
+    server.stop().await;
+}
+
+/// AB-4: an agent that does not know the extension answers success, and that counts for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn ab4_an_agent_that_ignores_the_obligation_discharges_nothing() {
+    let world = World::new();
+    let at = abhyasa::loopback::free_address().unwrap();
+    let card = json!({
+        "name": "polite", "capabilities": { "extensions": [{ "uri": URI }] },
+        "supportedInterfaces": [{
+            "url": format!("http://{at}/"), "protocolBinding": "JSONRPC", "protocolVersion": "1.0"
+        }]
+    });
+    let done = json!({ "jsonrpc": "2.0", "id": 1, "result": {
+        "task": { "id": "t", "contextId": "c", "status": { "state": "TASK_STATE_COMPLETED" } }
+    } });
+    let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = calls.clone();
+    let answer = move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        std::future::ready(axum::Json(done.clone()))
+    };
+    let show = move || std::future::ready(axum::Json(card.clone()));
+    let router = axum::Router::new()
+        .route("/card", axum::routing::get(show))
+        .route("/", axum::routing::post(answer));
+    let listener = tokio::net::TcpListener::bind(at).await.unwrap();
+    let served = tokio::spawn(async move { axum::serve(listener, router).await });
+    let peer = crate::common::peer_toml("alice", None);
+    let peer = format!("{peer}agent_card = \"http://{at}/card\"\n");
+    let custodian = crate::common::start(world.config("bob", &peer)).await;
+    let node = custodian.handle();
+    issue(&node, due(revoke("ob-void", "alice", "s"), 2)).await;
+    ends(&node, "ob-void", Terminal::Escalated).await;
+    assert!(calls.load(std::sync::atomic::Ordering::SeqCst) > 1, "it was tried again");
+    custodian.stop().await.unwrap();
+    served.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

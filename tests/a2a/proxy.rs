@@ -157,9 +157,9 @@ async fn an_agent_that_makes_no_sense_fails_the_task() {
     tokio::spawn(async move { axum::serve(listener, router).await });
     let agent = format!("agent = \"http://{at}\"\nagent_silent_seconds_max = 2");
     let alice = Server::start(config(&world, "alice", &agent, "")).await;
-    for n in 0..answers.len() {
+    for (n, answer) in answers.iter().enumerate() {
         let task = alice.send(message("m", &[n.to_string().as_str()], json!({}))).await;
-        assert_eq!(task["status"]["state"], "TASK_STATE_FAILED", "{}: {task}", answers[n]);
+        assert_eq!(task["status"]["state"], "TASK_STATE_FAILED", "{answer}: {task}");
     }
     alice.stop().await;
 }

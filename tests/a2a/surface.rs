@@ -125,7 +125,7 @@ async fn errors_are_those_of_the_specification_in_both_bindings() {
     } });
     let no_parts = json!({ "message": { "messageId": "m", "role": "ROLE_USER", "parts": [] } });
     let unsupported = of_type("application/x-unsupported-tck-type");
-    let cases: Vec<(&str, Value, Method, String, i64, u16, &str, &str)> = vec![
+    let cases = [
         (
             "GetTask",
             json!({ "id": "nope" }),
