@@ -382,7 +382,7 @@ mod tests {
         let address = serve_router(
             1,
             Duration::from_millis(100),
-            Router::new().route("/", get(|| std::future::pending::<&str>())),
+            Router::new().route("/", get(std::future::pending::<&str>)),
         )
         .await;
         let asked = tokio::time::Instant::now();
