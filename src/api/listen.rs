@@ -279,17 +279,41 @@ impl HttpBody for Answering {
     }
 }
 
+/// How an HTTP/2 connection begins (RFC 9113 §3.4), as far as no request of HTTP/1 does.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0";
+
 /// Finds the empty line that ends a request head (RFC 9112 §2.1; bare line feeds count, as the
-/// parser takes them, §2.2). An empty line inside a body only stops the alarm until the answer.
+/// parser takes them, §2.2). An empty line inside a body only stops the alarm until the answer. Over
+/// HTTP/2 there are no lines: what looks like an empty one there ends nothing.
 #[derive(Default)]
 struct Head {
     line_is_empty: bool,
+    /// Bytes of the preface that came; `None` once this is HTTP/1.
+    preface: Option<usize>,
+    begun: bool,
 }
 
 impl Head {
+    /// Takes a byte of the connection's beginning; whether it is HTTP/2 now.
+    fn is_http2(&mut self, byte: u8) -> bool {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.preface = Some(0);
+        }
+        let Some(came) = self.preface else { return false };
+        match PREFACE.get(came) {
+            None => return true,
+            Some(next) if *next == byte => self.preface = Some(came + 1),
+            Some(_) => self.preface = None,
+        }
+        false
+    }
+
     fn ends_in(&mut self, bytes: &[u8]) -> bool {
         let mut ended = false;
         for byte in bytes {
+            if self.is_http2(*byte) {
+                return false;
+            }
             match byte {
                 b'\n' if self.line_is_empty => {
                     ended = true;
@@ -375,6 +399,28 @@ mod tests {
         second.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         assert!(answer(&mut second).await.ends_with("quick"));
         drop(client);
+    }
+
+    #[test]
+    fn no_head_ends_once_a_connection_is_http2() {
+        let mut reader = Head::default();
+        assert!(!reader.ends_in(b"PRI * HT"));
+        assert!(!reader.ends_in(b"TP/2.0\r\n\r\nSM\r\n\r\n"));
+        assert!(!reader.ends_in(&[0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 10, 10]));
+        assert!(Head::default().ends_in(b"PRI / HTTP/1.1\r\n\r\n"));
+    }
+
+    #[tokio::test]
+    async fn bd1_an_http2_client_with_empty_lines_in_its_frames_loses_its_place() {
+        let address = serve(1, Duration::from_millis(500)).await;
+        let mut io = TcpStream::connect(address).await.unwrap();
+        io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        // WINDOW_UPDATE by 2570, which is two line feeds; the server has nothing to answer.
+        io.write_all(&[0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 10, 10]).await.unwrap();
+        let mut said = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(5), io.read_to_end(&mut said)).await;
+        assert!(read.is_ok(), "closed, for it asks nothing");
     }
 
     #[tokio::test]
