@@ -29,10 +29,11 @@ mod types;
 use crate::binding::http::HttpPeers;
 use crate::clock::Clock;
 use crate::config::{A2aAgent, NodeConfig};
-use crate::store::{SideStore, StoreError};
+use crate::driver::DriverError;
+use crate::store::SideStore;
 use backend::{Backend, Echo, Proxy, Turn, fail};
 use fault::Fault;
-use log::Log;
+use log::{Failing, Log};
 use obligation::Obligations;
 use proto::store::ReadError;
 use push::{Hooks, Push};
@@ -77,6 +78,7 @@ pub(crate) struct A2a {
     jobs: Jobs,
     streams: Arc<Semaphore>,
     cards: card::Cards,
+    failing: Failing,
 }
 
 impl fmt::Debug for A2a {
@@ -106,19 +108,20 @@ impl Jobs {
 
 impl A2a {
     /// The server of `agent` over the tasks in `store`. What an earlier life of the node left undone
-    /// goes on once [`Self::run`] does. `failed` is told when the disk fails.
+    /// goes on once [`Self::run`] does. `failed` is told when it cannot go on.
     pub(crate) fn open(
         config: Arc<NodeConfig>,
         agent: &A2aAgent,
         store: SideStore,
         clock: Arc<dyn Clock>,
         peers: Arc<HttpPeers>,
-        failed: oneshot::Sender<StoreError>,
+        failed: oneshot::Sender<DriverError>,
     ) -> Result<Self, A2aError> {
         let limits = &config.a2a;
         let hooks = Hooks::default();
-        hooks.load(&store)?;
-        let log = Log::start(store, failed)?;
+        let failing = Failing::new(failed);
+        let log = Log::start(store, failing.clone())?;
+        hooks.load(log.disk())?;
         let (tasks, unfinished) = Tasks::open(log, hooks.clone(), clock.clone(), limits.clone())?;
         let jobs = Jobs::default();
         for id in unfinished {
@@ -141,6 +144,7 @@ impl A2a {
             tasks,
             backend,
             jobs,
+            failing,
         })
     }
 
@@ -151,12 +155,11 @@ impl A2a {
 
     /// Works for ever.
     pub(crate) async fn run(self: Arc<Self>) {
-        let mut works = JoinSet::new(); // they go when this task does
-        works.spawn(self.push.clone().run());
-        works.spawn(self.clone().sweep());
-        let others = works.len();
+        let (mut works, mut others) = (JoinSet::new(), JoinSet::new()); // they go when this task does
+        others.spawn(self.push.clone().run());
+        others.spawn(self.clone().sweep());
         loop {
-            while works.len() - others < self.config.a2a.running_max
+            while works.len() < self.config.a2a.running_max
                 && let Some(id) = self.jobs.pop()
             {
                 let Some(live) = self.tasks.live(&id) else { continue };
@@ -164,7 +167,15 @@ impl A2a {
             }
             tokio::select! {
                 biased;
-                Some(_) = works.join_next() => {}
+                Some(_) = others.join_next() => {
+                    let what = "its webhooks, or the forgetting of old tasks, ended";
+                    return self.failing.tell(DriverError::A2a(what));
+                }
+                Some(worked) = works.join_next() => {
+                    if let Err(error) = worked {
+                        tracing::error!(%error, "the work on an A2A task goes on after a restart only");
+                    }
+                }
                 () = self.jobs.bell.notified() => {}
             }
         }
@@ -172,7 +183,7 @@ impl A2a {
 
     /// Does what is to be done for one task.
     async fn work(self: Arc<Self>, live: Arc<Live>) {
-        let Ok(record) = self.tasks.record(&live) else { return };
+        let Ok(record) = self.tasks.record(&live) else { return }; // the disk failed, and the node ends
         let turn = record.turn;
         let done = async {
             match record.work {

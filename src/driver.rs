@@ -76,6 +76,9 @@ pub enum DriverError {
     /// The commit thread cannot be started.
     #[error("cannot start the commit thread: {0}")]
     Thread(std::io::Error),
+    /// A part of the A2A server ended without an error of its own.
+    #[error("the A2A server cannot go on: {0}")]
+    A2a(&'static str),
 }
 
 /// What others may know of the driver's state without asking it.

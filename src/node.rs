@@ -304,14 +304,14 @@ impl Builder {
         }
         let config = Arc::new(config);
         let http = Arc::new(http);
-        let (a2a_failing, a2a_failed) = oneshot::channel();
-        let a2a = match &config.a2a.agent {
-            None => None,
+        let (a2a, a2a_failed) = match &config.a2a.agent {
+            None => (None, None),
             Some(agent) => {
                 let store = storage.side()?.ok_or(A2aError::NoPlace)?;
                 let (config, clock, peers) = (config.clone(), clock.clone(), http.clone());
-                let a2a = A2a::open(config, agent, store, clock, peers, a2a_failing)?;
-                Some(Arc::new(a2a))
+                let (failing, failed) = oneshot::channel();
+                let a2a = A2a::open(config, agent, store, clock, peers, failing)?;
+                (Some(Arc::new(a2a)), Some(failed))
             }
         };
         if let Some(a2a) = &a2a {
@@ -329,23 +329,16 @@ impl Builder {
             http3: Arc::new(Mutex::new(http3_connections)),
             quic_address,
         };
-        Ok(Node { handle, endpoint, tasks, ended, a2a_failed: Some(a2a_failed) })
+        Ok(Node { handle, endpoint, tasks, ended, a2a_failed })
     }
 }
 
-/// What comes of a failure that may never be. Told once; without a sender, never.
-async fn heard<T>(from: &mut Option<oneshot::Receiver<T>>) -> Option<T> {
-    match from.as_mut() {
-        Some(receiver) => {
-            let told = receiver.await.ok();
-            *from = None;
-            match told {
-                Some(told) => Some(told),
-                None => std::future::pending().await,
-            }
-        }
-        None => std::future::pending().await,
-    }
+/// Why the A2A server cannot go on. Told once; without a server, never.
+async fn heard(from: &mut Option<oneshot::Receiver<DriverError>>) -> DriverError {
+    let Some(receiver) = from.as_mut() else { return std::future::pending().await };
+    let told = receiver.await;
+    *from = None;
+    told.unwrap_or(DriverError::A2a("nobody is there to say why"))
 }
 
 fn start_driver(
@@ -483,7 +476,7 @@ pub struct Node {
     endpoint: quinn::Endpoint,
     tasks: JoinSet<()>,
     ended: oneshot::Receiver<Result<(), DriverError>>,
-    a2a_failed: Option<oneshot::Receiver<StoreError>>,
+    a2a_failed: Option<oneshot::Receiver<DriverError>>,
 }
 
 impl Node {
@@ -505,7 +498,7 @@ impl Node {
         }
         tokio::select! {
             ended = &mut self.ended => ended.unwrap_or(Ok(())),
-            Some(error) = heard(&mut self.a2a_failed) => Err(DriverError::Commit(error)),
+            error = heard(&mut self.a2a_failed) => Err(error),
         }
     }
 

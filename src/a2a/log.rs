@@ -4,15 +4,77 @@
 //! told. So a caller that goes away in the middle leaves no memory behind that differs from the disk.
 
 use super::fault::{Fault, Kind};
-use crate::store::{SideStore, SideWrite, StoreError};
+use crate::driver::DriverError;
+use crate::store::{SideEntry, SideStore, SideTable, SideWrite};
+use proto::store::ReadError;
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
 /// Commits that wait for the disk; further callers wait before they change anything.
 const COMMITS_WAITING_MAX: usize = 4_096;
 /// Commits that share a sync; the rest go into the next.
 const COMMITS_SHARED_MAX: usize = 1_024;
+
+/// Tells the node that the A2A server cannot go on. The first to tell is heard. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Failing(Arc<Mutex<Option<oneshot::Sender<DriverError>>>>);
+
+impl Failing {
+    pub(crate) fn new(node: oneshot::Sender<DriverError>) -> Self {
+        Self(Arc::new(Mutex::new(Some(node))))
+    }
+
+    //= CR-1
+    pub(crate) fn tell(&self, error: DriverError) {
+        tracing::error!(%error, "A2A tasks");
+        let node = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(node) = node {
+            let _ = node.send(error); // a node that stops hears nothing any more
+        }
+    }
+}
+
+/// The tables of tasks, for reading: what is there is durable. A read that fails ends the node.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    store: SideStore,
+    failing: Failing,
+}
+
+impl Disk {
+    pub(crate) fn get(&self, table: SideTable, key: &[u8]) -> Result<Option<Vec<u8>>, ReadError> {
+        self.store.get(table, key).map_err(|error| self.failed(error))
+    }
+
+    pub(crate) fn range(
+        &self,
+        table: SideTable,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<SideEntry>, ReadError> {
+        self.store.range(table, from, to, limit).map_err(|error| self.failed(error))
+    }
+
+    /// A record. One that is not what we wrote is never passed over.
+    pub(crate) fn parse<T: serde::de::DeserializeOwned>(
+        &self,
+        value: &[u8],
+    ) -> Result<T, ReadError> {
+        serde_json::from_slice(value).map_err(|error| {
+            let what = format!("a record of the A2A tasks is damaged: {error}");
+            self.failed(ReadError(what.into()))
+        })
+    }
+
+    fn failed(&self, error: ReadError) -> ReadError {
+        self.failing.tell(DriverError::Read(ReadError(error.to_string().into())));
+        error
+    }
+}
 
 /// One commit on its way.
 struct Commit {
@@ -24,7 +86,7 @@ struct Commit {
 /// Where tasks are kept.
 #[derive(Clone)]
 pub(crate) struct Log {
-    store: SideStore,
+    disk: Disk,
     queue: mpsc::Sender<Commit>,
 }
 
@@ -42,19 +104,23 @@ pub(crate) struct Place<'a>(mpsc::Permit<'a, Commit>);
 pub(crate) struct Ticket(oneshot::Receiver<()>);
 
 impl Log {
-    /// Starts the thread. The first commit that fails is told to `failed`, and none is made after it.
-    pub(crate) fn start(store: SideStore, failed: oneshot::Sender<StoreError>) -> io::Result<Self> {
+    /// Starts the thread. What fails is told to `failing`, and no commit is made after one that did.
+    pub(crate) fn start(store: SideStore, failing: Failing) -> io::Result<Self> {
         let (queue, commits) = mpsc::channel(COMMITS_WAITING_MAX);
-        let disk = store.clone();
-        std::thread::Builder::new()
-            .name("abhyasa-a2a".into())
-            .spawn(move || run(&disk, commits, failed))?;
-        Ok(Self { store, queue })
+        let disk = Disk { store: store.clone(), failing: failing.clone() };
+        std::thread::Builder::new().name("abhyasa-a2a".into()).spawn(move || {
+            match catch_unwind(AssertUnwindSafe(|| run(&store, commits))) {
+                Ok(Ok(())) => {} // nobody has the log any more
+                Ok(Err(error)) => failing.tell(error),
+                Err(_) => failing.tell(DriverError::A2a("its commit thread panicked")),
+            }
+        })?;
+        Ok(Self { disk, queue })
     }
 
     /// For reading: what is there is durable.
-    pub(crate) const fn store(&self) -> &SideStore {
-        &self.store
+    pub(crate) const fn disk(&self) -> &Disk {
+        &self.disk
     }
 
     /// A place for one commit.
@@ -87,7 +153,7 @@ fn gone() -> Fault {
     Fault::new(Kind::Internal, "the store cannot be written any more; the log says why")
 }
 
-fn run(store: &SideStore, mut queue: mpsc::Receiver<Commit>, failed: oneshot::Sender<StoreError>) {
+fn run(store: &SideStore, mut queue: mpsc::Receiver<Commit>) -> Result<(), DriverError> {
     while let Some(first) = queue.blocking_recv() {
         let mut commits = vec![first];
         while commits.len() < COMMITS_SHARED_MAX
@@ -95,16 +161,56 @@ fn run(store: &SideStore, mut queue: mpsc::Receiver<Commit>, failed: oneshot::Se
         {
             commits.push(next);
         }
-        //= PS-1
-        if let Err(error) = store.commit(commits.iter().flat_map(|commit| &commit.writes)) {
-            //= CR-1
-            tracing::error!(%error, "A2A tasks");
-            let _ = failed.send(error);
-            return; // whoever waits, or comes, hears that nobody is here
-        }
+        // Whoever waits, or comes, hears that nobody is here when this fails.
+        //= PS-1 CR-1
+        store.commit(commits.iter().flat_map(|commit| &commit.writes))?;
         for Commit { then, done, .. } in commits {
             then();
             let _ = done.send(());
         }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::a2a::record::Record;
+    use crate::store::{FjallStore, Storage as _, StoreOptions};
+    use proto::id::AgentId;
+
+    /// A log in a folder of its own, and who is told when it fails.
+    pub(crate) fn log() -> (tempfile::TempDir, Log, oneshot::Receiver<DriverError>) {
+        let dir = tempfile::tempdir().unwrap();
+        let me = AgentId::new("spiffe://test/alice").unwrap();
+        let store = FjallStore::open(dir.path(), &me, &StoreOptions::default()).unwrap();
+        let (node, failed) = oneshot::channel();
+        let log = Log::start(store.side().unwrap().unwrap(), Failing::new(node)).unwrap();
+        (dir, log, failed)
+    }
+
+    fn write(value: &[u8]) -> Vec<SideWrite> {
+        vec![SideWrite { table: SideTable::Task, key: b"t".to_vec(), value: Some(value.to_vec()) }]
+    }
+
+    #[tokio::test]
+    async fn cr1_a_commit_thread_that_panics_ends_the_node() {
+        let (_dir, log, failed) = log();
+        let ticket = log.place().await.unwrap().commit(write(b"{}"), || panic!("on purpose"));
+        assert!(ticket.durable().await.is_err());
+        assert!(matches!(failed.await, Ok(DriverError::A2a(_))));
+        // Somebody still has the log, and is told that it is of no use.
+        while let Ok(place) = log.place().await {
+            assert!(place.commit(write(b"{}"), || {}).durable().await.is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn cr1_a_damaged_record_ends_the_node() {
+        let (_dir, log, failed) = log();
+        log.place().await.unwrap().commit(write(b"no json"), || {}).durable().await.unwrap();
+        let value = log.disk().get(SideTable::Task, b"t").unwrap().unwrap();
+        assert!(log.disk().parse::<Record>(&value).is_err());
+        assert!(matches!(failed.await, Ok(DriverError::Read(_))));
     }
 }

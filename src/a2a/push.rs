@@ -6,13 +6,14 @@
 //! A notification may come twice; its `Idempotency-Key` is the same then.
 
 use super::fault::{Fault, Kind};
+use super::log::Disk;
 use super::reach::{PublicOnly, names_public};
 use super::record::{Edit, beyond, event_key, json, push_key, under};
-use super::tasks::{Tasks, damaged, random_id, read};
+use super::tasks::{Tasks, random_id, read};
 use super::types::{PushConfig, StreamResponse};
 use crate::clock::Clock;
 use crate::config::A2aConfig;
-use crate::store::{SideStore, SideTable, SideWrite};
+use crate::store::{SideTable, SideWrite};
 use proto::backoff::Backoff;
 use proto::store::ReadError;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -151,16 +152,16 @@ impl Hooks {
     }
 
     /// Takes the webhooks that are on the disk into memory.
-    pub(crate) fn load(&self, store: &SideStore) -> Result<(), ReadError> {
+    pub(crate) fn load(&self, disk: &Disk) -> Result<(), ReadError> {
         let mut table = self.table();
         let mut from = Vec::new();
         loop {
-            let page = store.range(SideTable::TaskPush, &from, None, PAGE)?;
+            let page = disk.range(SideTable::TaskPush, &from, None, PAGE)?;
             let Some((key, _)) = page.last() else { return Ok(()) };
             from.clone_from(key);
             from.push(0);
             for (_, value) in page {
-                let hook: Hook = serde_json::from_slice(&value).map_err(damaged)?;
+                let hook: Hook = disk.parse(&value)?;
                 let key = (hook.config.task_id.clone(), hook.config.id.clone());
                 let due_ms = (!hook.over).then_some(0);
                 table.put(key, Slot { due_ms, ..Slot::default() });
@@ -326,7 +327,7 @@ impl Push {
             from.push(0);
         }
         let to = beyond(task);
-        let found = self.tasks.store().range(
+        let found = self.tasks.disk().range(
             SideTable::TaskPush,
             &from,
             Some(&to),
@@ -335,7 +336,7 @@ impl Push {
         let more = found.len() > limit;
         let mut configs = Vec::new();
         for (_, value) in found.into_iter().take(limit) {
-            configs.push(serde_json::from_slice::<Hook>(&value).map_err(damaged)?.config);
+            configs.push(self.tasks.disk().parse::<Hook>(&value)?.config);
         }
         Ok((configs, more))
     }
@@ -355,8 +356,8 @@ impl Push {
     }
 
     fn read(&self, task: &str, id: &str) -> Result<Option<Hook>, ReadError> {
-        let bytes = self.tasks.store().get(SideTable::TaskPush, &push_key(task, id))?;
-        bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose().map_err(damaged)
+        let bytes = self.tasks.disk().get(SideTable::TaskPush, &push_key(task, id))?;
+        bytes.map(|bytes| self.tasks.disk().parse(&bytes)).transpose()
     }
 
     /// Calls webhooks for ever.
@@ -508,8 +509,7 @@ impl Push {
     fn next(&self, task: &str, id: &str) -> Result<Option<Next>, ReadError> {
         let Some(hook) = self.read(task, id)?.filter(|hook| !hook.over) else { return Ok(None) };
         let from = event_key(task, hook.next);
-        let found =
-            self.tasks.store().range(SideTable::TaskEvent, &from, Some(&beyond(task)), 1)?;
+        let found = self.tasks.disk().range(SideTable::TaskEvent, &from, Some(&beyond(task)), 1)?;
         let Some((key, value)) = found.into_iter().next() else { return Ok(None) };
         let Some((last, body)) = value.split_first() else { return Ok(None) };
         if key == from {
@@ -517,7 +517,7 @@ impl Push {
             return Ok(Some(Next { hook, number, last, body }));
         }
         // What it would be told next is forgotten: it gets the whole task in its place.
-        let Some(record) = read(self.tasks.store(), task)? else { return Ok(None) };
+        let Some(record) = read(self.tasks.disk(), task)? else { return Ok(None) };
         let (number, last) = (record.events, record.state().is_terminal());
         let body = json(&StreamResponse::Task(record.task));
         Ok(Some(Next { hook, number, last, body }))

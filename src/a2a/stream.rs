@@ -133,10 +133,10 @@ impl Events {
     fn read(&mut self) -> Result<(), ReadError> {
         let from = event_key(&self.task, self.cursor.saturating_add(1));
         let to = beyond(&self.task);
-        let page = self.tasks.store().range(SideTable::TaskEvent, &from, Some(&to), PAGE)?;
+        let page = self.tasks.disk().range(SideTable::TaskEvent, &from, Some(&to), PAGE)?;
         if page.first().is_some_and(|(key, _)| *key != from) {
             // Some that it has not seen are forgotten.
-            if let Some(record) = read(self.tasks.store(), &self.task)? {
+            if let Some(record) = read(self.tasks.disk(), &self.task)? {
                 self.whole(record);
             }
             return Ok(());

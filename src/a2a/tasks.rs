@@ -3,7 +3,7 @@
 //! The disk has them all. Memory has what lists need of each, and locks and bells of those that go on.
 
 use super::fault::Fault;
-use super::log::Log;
+use super::log::{Disk, Log};
 use super::push::Hooks;
 use super::record::{
     Brief, Carried, Edit, Record, beyond, obligation_key, order_ms, order_of_ms, under,
@@ -11,7 +11,7 @@ use super::record::{
 use super::types::{Task, TaskState};
 use crate::clock::Clock;
 use crate::config::A2aConfig;
-use crate::store::{SideStore, SideTable, SideWrite};
+use crate::store::{SideTable, SideWrite};
 use proto::store::ReadError;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -188,16 +188,16 @@ impl Tasks {
         let mut last = 0;
         let mut from = Vec::new();
         loop {
-            let page = log.store().range(SideTable::TaskBrief, &from, None, PAGE)?;
+            let page = log.disk().range(SideTable::TaskBrief, &from, None, PAGE)?;
             let Some((key, _)) = page.last() else { break };
             from.clone_from(key);
             from.push(0);
             for (key, value) in page {
-                let brief: Brief = serde_json::from_slice(&value).map_err(damaged)?;
+                let brief: Brief = log.disk().parse(&value)?;
                 let id = String::from_utf8_lossy(&key).into_owned();
                 last = last.max(brief.order);
                 if !brief.state.is_terminal() {
-                    let record = read(log.store(), &id)?
+                    let record = read(log.disk(), &id)?
                         .ok_or_else(|| ReadError(format!("task {id} is gone").into()))?;
                     unfinished.push(id.clone());
                     *index.going_on.entry(brief.scope.clone()).or_default() += 1;
@@ -210,8 +210,8 @@ impl Tasks {
         Ok((Self { inner: Arc::new(inner), clock, limits }, unfinished))
     }
 
-    pub(crate) fn store(&self) -> &SideStore {
-        self.inner.log.store()
+    pub(crate) fn disk(&self) -> &Disk {
+        self.inner.log.disk()
     }
 
     /// Orders only grow, whatever the clock does.
@@ -243,13 +243,13 @@ impl Tasks {
 
     /// A task that goes on, as it is on the disk.
     pub(crate) fn record(&self, live: &Live) -> Result<Record, Fault> {
-        read(self.store(), &live.id)?.ok_or_else(|| Fault::no_task(&live.id))
+        read(self.disk(), &live.id)?.ok_or_else(|| Fault::no_task(&live.id))
     }
 
     /// A task of this scope as it is on the disk.
     pub(crate) fn read_of(&self, scope: &str, id: &str) -> Result<Record, Fault> {
         let known = self.inner.index().briefs.get(id).is_some_and(|brief| brief.scope == scope);
-        let record = if known { read(self.store(), id)? } else { None };
+        let record = if known { read(self.disk(), id)? } else { None };
         record.ok_or_else(|| Fault::no_task(id))
     }
 
@@ -260,10 +260,10 @@ impl Tasks {
         obligation: &str,
     ) -> Result<Option<Record>, Fault> {
         let key = obligation_key(scope, obligation);
-        let Some(id) = self.store().get(SideTable::TaskObligation, &key)? else {
+        let Some(id) = self.disk().get(SideTable::TaskObligation, &key)? else {
             return Ok(None);
         };
-        Ok(read(self.store(), &String::from_utf8_lossy(&id))?)
+        Ok(read(self.disk(), &String::from_utf8_lossy(&id))?)
     }
 
     /// Begins a task: `edit` fills it in, and then it is durable.
@@ -430,20 +430,20 @@ impl Tasks {
             for table in [SideTable::TaskEvent, SideTable::TaskPush] {
                 let mut from = under(id);
                 loop {
-                    let page = self.store().range(table, &from, Some(&beyond(id)), PAGE)?;
+                    let page = self.disk().range(table, &from, Some(&beyond(id)), PAGE)?;
                     let Some((key, _)) = page.last() else { break };
                     from.clone_from(key);
                     from.push(0);
                     writes.extend(page.into_iter().map(|(key, _)| gone(table, key)));
                 }
             }
-            if let Some(record) = read(self.store(), id)?
+            if let Some(record) = read(self.disk(), id)?
                 && let Some(carried) = &record.carried
                 && let Some(name) = carried.obligation.get("obligation_id").and_then(|v| v.as_str())
             {
                 let key = obligation_key(&record.scope, name);
                 // A later task may carry the same obligation.
-                if self.store().get(SideTable::TaskObligation, &key)?.as_deref()
+                if self.disk().get(SideTable::TaskObligation, &key)?.as_deref()
                     == Some(id.as_bytes())
                 {
                     writes.push(gone(SideTable::TaskObligation, key));
@@ -481,14 +481,9 @@ impl Tasks {
 }
 
 /// A task by id.
-pub(crate) fn read(store: &SideStore, id: &str) -> Result<Option<Record>, ReadError> {
-    let bytes = store.get(SideTable::Task, id.as_bytes())?;
-    bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose().map_err(damaged)
-}
-
-/// A record that is not what we wrote is never passed over.
-pub(crate) fn damaged(error: serde_json::Error) -> ReadError {
-    ReadError(format!("a record of the A2A tasks is damaged: {error}").into())
+pub(crate) fn read(disk: &Disk, id: &str) -> Result<Option<Record>, ReadError> {
+    let bytes = disk.get(SideTable::Task, id.as_bytes())?;
+    bytes.map(|bytes| disk.parse(&bytes)).transpose()
 }
 
 /// A random UUID (RFC 9562 §5.4).
