@@ -14,6 +14,7 @@ mod backend;
 mod card;
 mod fault;
 pub(crate) mod http;
+mod jobs;
 mod log;
 mod obligation;
 mod operations;
@@ -33,17 +34,17 @@ use crate::driver::DriverError;
 use crate::store::SideStore;
 use backend::{Backend, Echo, Proxy, Turn, fail};
 use fault::Fault;
+use jobs::Jobs;
 use log::{Failing, Log};
 use obligation::Obligations;
 use proto::store::ReadError;
 use push::{Hooks, Push};
 use record::Work;
-use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tasks::{Live, Tasks};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 /// How often tasks that are kept long enough are looked for.
@@ -75,7 +76,7 @@ pub(crate) struct A2a {
     push: Push,
     obligations: Obligations,
     backend: Arc<dyn Backend>,
-    jobs: Jobs,
+    jobs: Arc<Jobs>,
     streams: Arc<Semaphore>,
     cards: card::Cards,
     failing: Failing,
@@ -85,24 +86,6 @@ impl fmt::Debug for A2a {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (tasks, going_on) = self.tasks.count();
         f.debug_struct("A2a").field("tasks", &tasks).field("going_on", &going_on).finish()
-    }
-}
-
-/// Tasks with work to do, in the order it came. At most one entry each, so tasks bound it.
-#[derive(Debug, Default)]
-struct Jobs {
-    waiting: Mutex<VecDeque<String>>,
-    bell: Notify,
-}
-
-impl Jobs {
-    fn push(&self, id: String) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(id);
-        self.bell.notify_one();
-    }
-
-    fn pop(&self) -> Option<String> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
 
@@ -122,11 +105,9 @@ impl A2a {
         let failing = Failing::new(failed);
         let log = Log::start(store, failing.clone())?;
         hooks.load(log.disk())?;
-        let (tasks, unfinished) = Tasks::open(log, hooks.clone(), clock.clone(), limits.clone())?;
-        let jobs = Jobs::default();
-        for id in unfinished {
-            jobs.push(id);
-        }
+        let jobs = Arc::new(Jobs::default());
+        let (hooked, queue) = (hooks.clone(), jobs.clone());
+        let tasks = Tasks::open(log, hooked, queue, clock.clone(), limits.clone())?;
         let backend: Arc<dyn Backend> = match agent {
             A2aAgent::Echo => Arc::new(Echo::new()),
             A2aAgent::Http(url) => {
@@ -160,10 +141,14 @@ impl A2a {
         others.spawn(self.clone().sweep());
         loop {
             while works.len() < self.config.a2a.running_max
-                && let Some(id) = self.jobs.pop()
+                && let Some(job) = self.jobs.pop()
             {
-                let Some(live) = self.tasks.live(&id) else { continue };
-                works.spawn(self.clone().work(live));
+                let Some(live) = self.tasks.live(&job.id) else { continue };
+                let work = self.clone().work(live);
+                works.spawn(async move {
+                    work.await;
+                    drop(job);
+                });
             }
             tokio::select! {
                 biased;
@@ -176,7 +161,7 @@ impl A2a {
                         tracing::error!(%error, "the work on an A2A task goes on after a restart only");
                     }
                 }
-                () = self.jobs.bell.notified() => {}
+                () = self.jobs.rung() => {}
             }
         }
     }

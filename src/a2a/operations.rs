@@ -192,12 +192,12 @@ impl A2a {
                 webhook(edit);
             }
         };
-        let record = if let Some(carried) = carried {
+        if let Some(carried) = carried {
             let Some(peer) = &caller.peer else {
                 let what = "an obligation is taken from a peer only, known by its token";
                 return Err(Fault::new(Kind::PermissionDenied, what));
             };
-            self.obligations.take(&scope, peer, message, carried, with_webhook).await?
+            self.obligations.take(&scope, peer, message, carried, with_webhook).await
         } else {
             let context = message.context_id.clone();
             self.tasks
@@ -210,12 +210,8 @@ impl A2a {
                     edit.enter(TaskState::Submitted, None);
                     with_webhook(edit);
                 })
-                .await?
-        };
-        if record.work != Work::None {
-            self.jobs.push(record.task.id.clone());
+                .await
         }
-        Ok(record)
     }
 
     /// Takes a message for a task that waits for one.
@@ -235,8 +231,7 @@ impl A2a {
         if let Some(config) = config {
             self.push.create(scope, PushConfig { task_id: task.clone(), ..config }).await?;
         }
-        let record = self
-            .tasks
+        self.tasks
             .change(&live, |edit| {
                 if !edit.record.state().is_interrupted() {
                     let what = "the agent is at work on this task and asks for nothing; wait for its answer";
@@ -252,9 +247,7 @@ impl A2a {
                 edit.record.turn += 1;
                 Ok(edit.record.clone())
             })
-            .await?;
-        self.jobs.push(task);
-        Ok(record)
+            .await
     }
 
     /// A task that goes on, or the error of one that ended (A2A §3.1.2).

@@ -3,10 +3,11 @@
 //! The disk has them all. Memory has what lists need of each, and locks and bells of those that go on.
 
 use super::fault::Fault;
+use super::jobs::Jobs;
 use super::log::{Disk, Log};
 use super::push::Hooks;
 use super::record::{
-    Brief, Carried, Edit, Record, beyond, obligation_key, order_ms, order_of_ms, under,
+    Brief, Carried, Edit, Record, Work, beyond, obligation_key, order_ms, order_of_ms, under,
 };
 use super::types::{Task, TaskState};
 use crate::clock::Clock;
@@ -140,6 +141,7 @@ pub(crate) struct Listed {
 struct Inner {
     log: Log,
     hooks: Hooks,
+    jobs: Arc<Jobs>,
     index: Mutex<Index>,
     orders: AtomicU64,
 }
@@ -176,15 +178,15 @@ impl Inner {
 }
 
 impl Tasks {
-    /// The tasks in `log`, and the ids of those that somebody has to go on with.
+    /// The tasks in `log`; there is a job for each that goes on.
     pub(crate) fn open(
         log: Log,
         hooks: Hooks,
+        jobs: Arc<Jobs>,
         clock: Arc<dyn Clock>,
         limits: A2aConfig,
-    ) -> Result<(Self, Vec<String>), ReadError> {
+    ) -> Result<Self, ReadError> {
         let mut index = Index::default();
-        let mut unfinished = Vec::new();
         let mut last = 0;
         let mut from = Vec::new();
         loop {
@@ -199,15 +201,18 @@ impl Tasks {
                 if !brief.state.is_terminal() {
                     let record = read(log.disk(), &id)?
                         .ok_or_else(|| ReadError(format!("task {id} is gone").into()))?;
-                    unfinished.push(id.clone());
+                    if record.work != Work::None {
+                        jobs.push(id.clone());
+                    }
                     *index.going_on.entry(brief.scope.clone()).or_default() += 1;
                     index.live.insert(id.clone(), Arc::new(Live::new(id.clone(), record.events)));
                 }
                 index.put(&id, brief);
             }
         }
-        let inner = Inner { log, hooks, index: Mutex::new(index), orders: AtomicU64::new(last) };
-        Ok((Self { inner: Arc::new(inner), clock, limits }, unfinished))
+        let inner =
+            Inner { log, hooks, jobs, index: Mutex::new(index), orders: AtomicU64::new(last) };
+        Ok(Self { inner: Arc::new(inner), clock, limits })
     }
 
     pub(crate) fn disk(&self) -> &Disk {
@@ -306,6 +311,10 @@ impl Tasks {
                 }
             }
             then.into_iter().for_each(|then| then());
+            // Here and not by the caller, who may be gone: what is durable is worked on.
+            if begun.work != Work::None {
+                inner.jobs.push(id.clone());
+            }
             inner.hooks.wake(&id);
         });
         ticket.durable().await?;
@@ -352,6 +361,7 @@ impl Tasks {
         let held = live.lock.clone().lock_owned().await;
         let place = self.inner.log.place().await?;
         let record = self.record(live)?;
+        let turn = record.turn;
         let mut change = Edit::new(record, self.order(), self.limits.history_max);
         if change.record.state().is_terminal() {
             return Err(Fault::no_task(&live.id)); // it ended while we waited
@@ -372,6 +382,9 @@ impl Tasks {
             }
             drop(held);
             then.into_iter().for_each(|then| then());
+            if record.work != Work::None && record.turn != turn {
+                inner.jobs.push(id.clone());
+            }
             told.send_replace(record.events);
             inner.hooks.wake(id);
         });
@@ -505,4 +518,56 @@ pub(crate) fn random_id() -> Result<String, Fault> {
         text.push(digit);
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use proto::time::Time;
+
+    /// PS-1, CR-1: a caller that hangs up during the sync leaves a task that is worked on.
+    #[tokio::test]
+    async fn what_is_durable_is_worked_on_whoever_hangs_up() {
+        let (_dir, log, _failed) = crate::a2a::log::tests::log();
+        let (jobs, clock) =
+            (Arc::new(Jobs::default()), SystemClock::starting_at_least(Time::default()));
+        let limits = A2aConfig::default();
+        let tasks =
+            Tasks::open(log, Hooks::default(), jobs.clone(), Arc::new(clock), limits).unwrap();
+        let hung_up = tasks.begin("s", "", |edit| {
+            edit.record.work = Work::Turn;
+            edit.enter(TaskState::Submitted, None);
+        });
+        tokio::select! {
+            biased;
+            _ = hung_up => {}
+            () = std::future::ready(()) => {}
+        }
+        let next = async || {
+            let soon = async {
+                loop {
+                    match jobs.pop() {
+                        Some(job) => return job,
+                        None => jobs.rung().await,
+                    }
+                }
+            };
+            tokio::time::timeout(std::time::Duration::from_secs(10), soon).await.expect("a job")
+        };
+        let job = next().await;
+        let live = tasks.live(&job.id).unwrap();
+        drop(job);
+        // The same for a further turn of it.
+        let hung_up = tasks.change(&live, |edit| {
+            edit.record.turn += 1;
+            Ok(())
+        });
+        tokio::select! {
+            biased;
+            _ = hung_up => {}
+            () = std::future::ready(()) => {}
+        }
+        assert_eq!(next().await.id, live.id);
+    }
 }
