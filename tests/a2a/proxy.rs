@@ -124,18 +124,46 @@ async fn an_agent_that_is_not_there_fails_the_task_in_time_and_one_that_comes_is
     carol.stop().await;
 }
 
-/// An agent that says things no A2A agent says.
+/// One that takes the message and never begins to answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_makes_no_sense_fails_the_task() {
+async fn an_agent_that_never_answers_fails_the_task_in_time() {
     let world = World::new();
+    for streaming in [false, true] {
+        let silent = axum::routing::post(std::future::pending::<&str>);
+        let at = agent(streaming, silent).await;
+        let agent = format!("agent = \"http://{at}\"\nagent_silent_seconds_max = 1");
+        let name = if streaming { "alice" } else { "carol" };
+        let alice = Server::start(config(&world, name, &agent, "")).await;
+        let task = alice.send(hello("m")).await;
+        assert_eq!(task["status"]["state"], "TASK_STATE_FAILED", "{task}");
+        assert!(text(&task, "/status/message/parts/0/text").contains("silent"), "{task}");
+        alice.stop().await;
+    }
+}
+
+/// An agent made of one route, and where it listens.
+async fn agent(streaming: bool, route: axum::routing::MethodRouter) -> std::net::SocketAddr {
     let at = abhyasa::loopback::free_address().unwrap();
     let card = json!({
-        "name": "odd", "capabilities": { "streaming": false },
+        "name": "odd", "capabilities": { "streaming": streaming },
         "supportedInterfaces": [{
             "url": format!("http://{at}/"), "protocolBinding": "JSONRPC", "protocolVersion": "1.0"
         }],
         "skills": [{ "id": "s", "name": "s", "description": "s", "tags": ["s"] }]
     });
+    let show = move || std::future::ready(axum::Json(card.clone()));
+    let router = axum::Router::new()
+        .route("/.well-known/agent-card.json", axum::routing::get(show))
+        .route("/", route);
+    let listener = tokio::net::TcpListener::bind(at).await.unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    at
+}
+
+/// An agent that says things no A2A agent says.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_makes_no_sense_fails_the_task() {
+    let world = World::new();
     let answers = [
         "no json",
         "{}",
@@ -146,15 +174,7 @@ async fn an_agent_that_makes_no_sense_fails_the_task() {
         let n: usize = text(&call, "/params/message/parts/0/text").parse().unwrap();
         answers[n]
     };
-    let show = move || {
-        let card = card.clone();
-        async move { axum::Json(card) }
-    };
-    let router = axum::Router::new()
-        .route("/.well-known/agent-card.json", axum::routing::get(show))
-        .route("/", axum::routing::post(answer));
-    let listener = tokio::net::TcpListener::bind(at).await.unwrap();
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    let at = agent(false, axum::routing::post(answer)).await;
     let agent = format!("agent = \"http://{at}\"\nagent_silent_seconds_max = 2");
     let alice = Server::start(config(&world, "alice", &agent, "")).await;
     for (n, answer) in answers.iter().enumerate() {

@@ -191,7 +191,11 @@ impl Proxy {
         if !turn.asked.extensions.is_empty() {
             request = request.header("a2a-extensions", turn.asked.extensions.join(","));
         }
-        Ok(request.send().await?)
+        // An answer begins before the work is done, or the agent counts as silent.
+        match tokio::time::timeout(self.silent_max, request.send()).await {
+            Ok(response) => Ok(response?),
+            Err(_) => Err(Lost::Broken("it went silent".to_owned())),
+        }
     }
 
     /// A call that is answered at once.
