@@ -110,9 +110,13 @@ pub(crate) fn agent_says(record: &Record, text: &str) -> Message {
     }
 }
 
+/// Characters of the reason why a task failed; an agent's own words may be long.
+const WHY_LEN_MAX: usize = 1_000;
+
 /// Ends a task without success.
 pub(crate) fn fail(edit: &mut Edit, why: &str) {
-    let message = agent_says(&edit.record, why);
+    let why: String = why.chars().take(WHY_LEN_MAX).collect();
+    let message = agent_says(&edit.record, &why);
     edit.status(TaskState::Failed, Some(message));
 }
 

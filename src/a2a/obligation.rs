@@ -90,7 +90,7 @@ impl Obligations {
         &self,
         scope: &str,
         peer: &AgentId,
-        message: Message,
+        mut message: Message,
         (value, obligation): (Value, Obligation),
         begin: impl FnOnce(&mut Edit),
     ) -> Result<Record, Fault> {
@@ -102,7 +102,8 @@ impl Obligations {
         let _taking = Taking(self, key);
         if let Some(known) = self.tasks.of_obligation(scope, obligation.id.as_str())? {
             let same = known.carried.as_ref().is_some_and(|carried| carried.digest == digest);
-            if same {
+            // One that failed acknowledged nothing, and custody may go on: that is no answer.
+            if same && known.state() != TaskState::Failed {
                 return Ok(known);
             }
             // An id whose task ended may be issued anew: whether it was applied the core knows.
@@ -114,6 +115,17 @@ impl Obligations {
         let Some(http) = self.peers.get(peer) else {
             return Err(Fault::new(Kind::PermissionDenied, "not a peer of the HTTP binding"));
         };
+        let carried = Carried { peer: peer.clone(), obligation: value, digest };
+        let mut draft = self.tasks.draft(scope, &message.context_id).await?;
+        let edit = &mut draft.edit;
+        edit.record.carried = Some(carried);
+        edit.record.work = Work::Obligation;
+        message.task_id.clone_from(&edit.record.task.id);
+        message.context_id.clone_from(&edit.record.task.context_id);
+        edit.history([message]);
+        begin(edit);
+        // Whatever can be refused is refused before: after an ack there is no refusal.
+        self.tasks.check(&draft)?;
         let answer = http.begin(&obligation).await.ok_or_else(stopping)?;
         let settled = match tokio::time::timeout(FIRST_WAIT, answer).await {
             Ok(Ok(OfferReply::Ack(ack))) => Settled::Ack(ack),
@@ -123,17 +135,9 @@ impl Obligations {
             Ok(Ok(OfferReply::Later)) | Err(_) => Settled::NotYet,
             Ok(Err(_)) => return Err(stopping()),
         };
-        let carried = Carried { peer: peer.clone(), obligation: value, digest };
-        let context = message.context_id.clone();
         self.tasks
-            .begin(scope, &context, |edit| {
-                edit.record.carried = Some(carried);
-                edit.record.work = Work::Obligation;
-                let mut message = message;
-                message.task_id.clone_from(&edit.record.task.id);
-                message.context_id.clone_from(&edit.record.task.context_id);
-                edit.history([message]);
-                begin(edit);
+            .make(draft, |edit| {
+                edit.reserved();
                 match settled {
                     Settled::Ack(ack) => {
                         let state = state(&ack);
@@ -161,6 +165,7 @@ impl Obligations {
             match self.ask(http, &obligation, wait).await {
                 Some(OfferReply::Ack(ack)) if ack.status.is_final() => {
                     let edit = |edit: &mut Edit| {
+                        edit.reserved();
                         edit.artifact(artifact(&ack), false, true);
                         let state = state(&ack);
                         edit.status(state, None);
@@ -239,6 +244,7 @@ impl Obligations {
             return Ok(());
         }
         let edit = |edit: &mut Edit| {
+            edit.reserved();
             edit.artifact(artifact(ack), false, false);
             Ok(())
         };

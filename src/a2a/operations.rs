@@ -428,10 +428,14 @@ impl A2a {
                 Ok(edit.record.task.clone())
             })
             .await;
-        live.stop();
+        // What could not be canceled goes on.
+        let over = |fault: &Fault| fault.kind == Kind::TaskNotFound;
+        if canceled.as_ref().err().is_none_or(over) {
+            live.stop();
+        }
         match canceled {
             // It ended by itself, or with our word to the agent: how, it says itself.
-            Err(fault) if fault.kind == Kind::TaskNotFound => {
+            Err(fault) if over(&fault) => {
                 let task = self.tasks.read_of(&scope, &request.id)?.task;
                 match task.status.state {
                     TaskState::Canceled => Ok(task),

@@ -11,6 +11,10 @@ use proto::id::AgentId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// Bytes that the end of a task, or the ack of its obligation, may take beyond the limit of a task:
+/// neither may fail for want of room.
+const END_LEN_MAX: usize = 16 * 1024;
+
 /// An order is a time in milliseconds, shifted by this, and a number.
 const ORDER_SHIFT: u32 = 20;
 
@@ -182,11 +186,39 @@ pub(crate) struct Edit {
     /// Order of this change.
     order: u64,
     history_max: usize,
+    /// Whether it adds to the results.
+    results: bool,
+    /// Whether it may use the room that is kept for ends.
+    reserved: bool,
 }
 
 impl Edit {
     pub(crate) const fn new(record: Record, order: u64, history_max: usize) -> Self {
-        Self { record, events: Vec::new(), also: Vec::new(), then: Vec::new(), order, history_max }
+        Self {
+            record,
+            events: Vec::new(),
+            also: Vec::new(),
+            then: Vec::new(),
+            order,
+            history_max,
+            results: false,
+            reserved: false,
+        }
+    }
+
+    /// Moves it to a later time.
+    pub(crate) const fn at(&mut self, order: u64) {
+        self.order = order;
+    }
+
+    /// Whether the record as it is keeps within a limit, in bytes.
+    pub(crate) fn check(&self, len_max: usize) -> Result<(), Fault> {
+        fits(json(&self.record).len(), len_max)
+    }
+
+    /// What it adds is ours, and small: it may use the room that is kept for ends.
+    pub(crate) const fn reserved(&mut self) {
+        self.reserved = true;
     }
 
     /// Tells the whole task, as at its beginning.
@@ -251,6 +283,7 @@ impl Edit {
     }
 
     fn place(&mut self, artifact: Artifact, append: bool) {
+        self.results = true;
         let artifacts = self.record.task.artifacts.get_or_insert_default();
         match artifacts.iter_mut().find(|old| old.artifact_id == artifact.artifact_id) {
             Some(old) if append => old.parts.extend(artifact.parts),
@@ -260,19 +293,18 @@ impl Edit {
     }
 
     /// The record as it will be, the writes, and what is done after them. `len_max` is in bytes,
-    /// `events_max` events are kept.
+    /// `events_max` events are kept. The end of a task without a result of its own always fits.
     pub(crate) fn finish(
         self,
         len_max: usize,
         events_max: u64,
     ) -> Result<(Record, Vec<SideWrite>, Vec<Then>), Fault> {
-        let Self { record, events, mut also, then, .. } = self;
+        let Self { record, events, mut also, then, results, reserved, .. } = self;
         let id = record.task.id.as_str();
         let value = json(&record);
-        if value.len() > len_max {
-            let what = format!("the task of {} bytes is over the limit of {len_max}", value.len());
-            return Err(Fault::new(Kind::InvalidParams, what));
-        }
+        let ends = record.state().is_terminal() && !results;
+        let room = if ends || reserved { END_LEN_MAX } else { 0 };
+        fits(value.len(), len_max.saturating_add(room))?;
         let put = |table, key, value| SideWrite { table, key, value: Some(value) };
         also.push(put(SideTable::Task, id.as_bytes().to_vec(), value));
         also.push(put(SideTable::TaskBrief, id.as_bytes().to_vec(), json(&record.brief())));
@@ -285,6 +317,14 @@ impl Edit {
         }
         Ok((record, also, then))
     }
+}
+
+fn fits(len: usize, max: usize) -> Result<(), Fault> {
+    if len > max {
+        let what = format!("the task of {len} bytes is over the limit of {max}");
+        return Err(Fault::new(Kind::InvalidParams, what));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -338,6 +378,34 @@ mod tests {
         };
         assert_eq!((of(true), of(false)), (5, 2));
         assert!(super::tests::edit().finish(10, 3).is_err());
+    }
+
+    #[test]
+    fn bd1_a_task_at_its_limit_can_still_end() {
+        let full = || {
+            let mut edit = edit();
+            edit.history([Message {
+                parts: vec![Part::text(&"x".repeat(1000))],
+                ..Message::default()
+            }]);
+            edit
+        };
+        let len = json(&full().record).len();
+        let mut more = full();
+        more.artifact(Artifact::default(), false, true);
+        more.status(TaskState::Completed, None);
+        assert!(more.finish(len, 9).is_err(), "a result has its limit");
+        for state in [TaskState::Completed, TaskState::Failed, TaskState::Canceled] {
+            let mut end = full();
+            crate::a2a::backend::fail(&mut end, &"why".repeat(10_000));
+            end.status(state, None);
+            assert!(end.finish(len, 9).is_ok(), "{state:?}");
+        }
+        let mut end = full();
+        let long =
+            Message { parts: vec![Part::text(&"x".repeat(END_LEN_MAX))], ..Message::default() };
+        end.status(TaskState::Failed, Some(long));
+        assert!(end.finish(len, 9).is_err(), "and so has an end");
     }
 
     #[test]

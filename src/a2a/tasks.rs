@@ -171,6 +171,12 @@ impl Drop for Beginning {
     }
 }
 
+/// A task that has its place and is not there yet.
+pub(crate) struct Draft {
+    beginning: Beginning,
+    pub(crate) edit: Edit,
+}
+
 impl Inner {
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
@@ -278,12 +284,34 @@ impl Tasks {
         context: &str,
         edit: impl FnOnce(&mut Edit),
     ) -> Result<Record, Fault> {
+        let draft = self.draft(scope, context).await?;
+        self.make(draft, edit).await
+    }
+
+    /// A place for a task, so that nothing but the disk stands between it and [`Self::make`].
+    pub(crate) async fn draft(&self, scope: &str, context: &str) -> Result<Draft, Fault> {
         let beginning = self.place(scope).await?;
         let id = random_id()?;
         let context_id = if context.is_empty() { random_id()? } else { context.to_owned() };
         let task = Task { id, context_id, ..Task::default() };
         let record = Record { scope: scope.to_owned(), task, ..Record::default() };
-        let mut change = Edit::new(record, self.order(), self.limits.history_max);
+        let edit = Edit::new(record, self.order(), self.limits.history_max);
+        Ok(Draft { beginning, edit })
+    }
+
+    /// Whether what a draft has is short enough; what [`Edit::reserved`] is for may be added.
+    pub(crate) fn check(&self, draft: &Draft) -> Result<(), Fault> {
+        draft.edit.check(self.limits.task_len_max)
+    }
+
+    /// Makes the task of a draft: `edit` fills it in, and then it is durable.
+    pub(crate) async fn make(
+        &self,
+        draft: Draft,
+        edit: impl FnOnce(&mut Edit),
+    ) -> Result<Record, Fault> {
+        let Draft { beginning, edit: mut change } = draft;
+        change.at(self.order());
         edit(&mut change);
         change.tell_task();
         if let Some(Carried { obligation, .. }) = &change.record.carried

@@ -76,6 +76,34 @@ async fn ab3_an_obligation_in_a_message_is_applied_once_and_its_ack_is_an_artifa
     server.stop().await;
 }
 
+/// DC-1: what was refused was not applied, whatever it was refused for.
+#[tokio::test(flavor = "multi_thread")]
+async fn dc1_an_obligation_whose_task_has_no_room_is_not_applied() {
+    let world = World::new();
+    let limits = "tasks_per_caller_max = 1\ntask_len_max = 4096";
+    let server = Server::start(echo(&world, limits, &bob(&world))).await;
+    let withheld =
+        |scope: &str| crate::common::granted(server.handle().store(), Role::Receiver, "bob", scope);
+    let refused = async |params: &Value| {
+        let answer = bobs(&server, "SendMessage", params).send().await.unwrap();
+        json_of(answer).await["error"]["code"].as_i64()
+    };
+    let mut long = carrying(&obligation(&server, "ob-long", "l"));
+    long["message"]["parts"][0]["text"] = json!("x".repeat(5000));
+    assert_eq!(refused(&long).await, Some(-32602));
+    let slow = crate::message("m", &["x"], json!({ "delay_ms": 50_000 }));
+    let slow = json!({ "message": slow, "configuration": { "returnImmediately": true } });
+    let slow = json_of(bobs(&server, "SendMessage", &slow).send().await.unwrap()).await;
+    let offer = obligation(&server, "ob-1", "s");
+    assert_eq!(refused(&carrying(&offer)).await, Some(-32000));
+    assert_eq!((withheld("l"), withheld("s")), (None, None));
+    let slow = json!({ "id": slow["result"]["task"]["id"] });
+    bobs(&server, "CancelTask", &slow).send().await.unwrap();
+    assert_eq!(sent(&server, &offer).await["status"]["state"], "TASK_STATE_COMPLETED");
+    assert_eq!(withheld("s"), Some(false));
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dl1_an_obligation_past_its_deadline_is_declined_and_its_task_rejected() {
     let world = World::new();
