@@ -177,7 +177,7 @@ pub async fn serve(
         let body_len_max = config.api.body_len_max.max(config.a2a.request_len_max);
         let router = around(routes_of_peers(&app), &app);
         let per_peer_max = config.quic.connections_per_peer_max;
-        h3::Http3 { router, body_len_max, per_peer_max, stop: stop.clone() }.serve(connections)
+        h3::Http3::new(router, body_len_max, per_peer_max, stop.clone()).serve(connections)
     });
     let told = app.clone();
     let http3 = async {

@@ -7,16 +7,21 @@ use super::fault::{Fault, Kind};
 use crate::driver::DriverError;
 use crate::store::{SideEntry, SideStore, SideTable, SideWrite};
 use proto::store::ReadError;
+use std::cmp::min;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Commits that wait for the disk; further callers wait before they change anything.
 const COMMITS_WAITING_MAX: usize = 4_096;
+/// Bytes of those; further callers wait.
+const BYTES_WAITING_MAX: usize = 64 * 1024 * 1024;
 /// Commits that share a sync; the rest go into the next.
 const COMMITS_SHARED_MAX: usize = 1_024;
+/// Bytes after which no further commit joins them: the core's own commits wait for each sync.
+const BYTES_SHARED_MAX: usize = 1024 * 1024;
 
 /// Tells the node that the A2A server cannot go on. The first to tell is heard. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -59,6 +64,18 @@ impl Disk {
         self.store.range(table, from, to, limit).map_err(|error| self.failed(error))
     }
 
+    pub(crate) fn range_within(
+        &self,
+        table: SideTable,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<SideEntry>, ReadError> {
+        let found = self.store.range_within(table, from, to, limit, bytes_max);
+        found.map_err(|error| self.failed(error))
+    }
+
     /// A record. One that is not what we wrote is never passed over.
     pub(crate) fn parse<T: serde::de::DeserializeOwned>(
         &self,
@@ -79,6 +96,8 @@ impl Disk {
 /// One commit on its way.
 struct Commit {
     writes: Vec<SideWrite>,
+    bytes: usize,
+    _room: OwnedSemaphorePermit,
     then: Box<dyn FnOnce() + Send>,
     done: oneshot::Sender<()>,
 }
@@ -88,6 +107,7 @@ struct Commit {
 pub(crate) struct Log {
     disk: Disk,
     queue: mpsc::Sender<Commit>,
+    room: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Log {
@@ -96,8 +116,14 @@ impl fmt::Debug for Log {
     }
 }
 
-/// A place in the queue: from here on nothing is waited for, so order can be decided under a lock.
-pub(crate) struct Place<'a>(mpsc::Permit<'a, Commit>);
+/// A place in the queue for some writes: from here on nothing is waited for, so order can be decided
+/// under a lock.
+pub(crate) struct Place<'a> {
+    place: mpsc::Permit<'a, Commit>,
+    room: OwnedSemaphorePermit,
+    writes: Vec<SideWrite>,
+    bytes: usize,
+}
 
 /// A commit that was handed over.
 #[must_use = "only a commit that was waited for is known to be durable"]
@@ -115,7 +141,7 @@ impl Log {
                 Err(_) => failing.tell(DriverError::A2a("its commit thread panicked")),
             }
         })?;
-        Ok(Self { disk, queue })
+        Ok(Self { disk, queue, room: Arc::new(Semaphore::new(BYTES_WAITING_MAX)) })
     }
 
     /// For reading: what is there is durable.
@@ -123,21 +149,23 @@ impl Log {
         &self.disk
     }
 
-    /// A place for one commit.
-    pub(crate) async fn place(&self) -> Result<Place<'_>, Fault> {
-        self.queue.reserve().await.map(Place).map_err(|_| gone())
+    /// A place for a commit of these writes.
+    pub(crate) async fn place(&self, writes: Vec<SideWrite>) -> Result<Place<'_>, Fault> {
+        let len = |write: &SideWrite| write.key.len() + write.value.as_ref().map_or(0, Vec::len);
+        let bytes = writes.iter().map(len).sum();
+        let share = u32::try_from(min(bytes, BYTES_WAITING_MAX)).unwrap_or(u32::MAX);
+        let room = self.room.clone().acquire_many_owned(share).await.map_err(|_| gone())?;
+        let place = self.queue.reserve().await.map_err(|_| gone())?;
+        Ok(Place { place, room, writes, bytes })
     }
 }
 
 impl Place<'_> {
-    /// Hands `writes` over. `then` runs once they are durable, and not at all if they are not.
-    pub(crate) fn commit(
-        self,
-        writes: Vec<SideWrite>,
-        then: impl FnOnce() + Send + 'static,
-    ) -> Ticket {
+    /// Hands the writes over. `then` runs once they are durable, and not at all if they are not.
+    pub(crate) fn commit(self, then: impl FnOnce() + Send + 'static) -> Ticket {
+        let Self { place, room, writes, bytes } = self;
         let (done, ticket) = oneshot::channel();
-        self.0.send(Commit { writes, then: Box::new(then), done });
+        place.send(Commit { writes, bytes, _room: room, then: Box::new(then), done });
         Ticket(ticket)
     }
 }
@@ -155,10 +183,13 @@ fn gone() -> Fault {
 
 fn run(store: &SideStore, mut queue: mpsc::Receiver<Commit>) -> Result<(), DriverError> {
     while let Some(first) = queue.blocking_recv() {
+        let mut bytes = first.bytes;
         let mut commits = vec![first];
         while commits.len() < COMMITS_SHARED_MAX
+            && bytes < BYTES_SHARED_MAX
             && let Ok(next) = queue.try_recv()
         {
+            bytes += next.bytes;
             commits.push(next);
         }
         // Whoever waits, or comes, hears that nobody is here when this fails.
@@ -196,19 +227,39 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn cr1_a_commit_thread_that_panics_ends_the_node() {
         let (_dir, log, failed) = log();
-        let ticket = log.place().await.unwrap().commit(write(b"{}"), || panic!("on purpose"));
+        let ticket = log.place(write(b"{}")).await.unwrap().commit(|| panic!("on purpose"));
         assert!(ticket.durable().await.is_err());
         assert!(matches!(failed.await, Ok(DriverError::A2a(_))));
         // Somebody still has the log, and is told that it is of no use.
-        while let Ok(place) = log.place().await {
-            assert!(place.commit(write(b"{}"), || {}).durable().await.is_err());
+        while let Ok(place) = log.place(write(b"{}")).await {
+            assert!(place.commit(|| {}).durable().await.is_err());
         }
+    }
+
+    #[tokio::test]
+    async fn bd1_commits_that_wait_have_so_many_bytes_at_most() {
+        let (_dir, log, _failed) = log();
+        let half = vec![0; BYTES_WAITING_MAX / 2];
+        let mut places = Vec::new();
+        places.push(log.place(write(&half[1..])).await.unwrap());
+        places.push(log.place(write(&half[1..])).await.unwrap());
+        let third = async |log: &Log| {
+            let short = std::time::Duration::from_millis(100);
+            let third = tokio::time::timeout(short, log.place(write(&half))).await;
+            third.is_ok_and(|place| place.is_ok())
+        };
+        assert!(!third(&log).await, "it waits");
+        places.clear();
+        assert!(third(&log).await, "what was not handed over gives its room back");
+        // One that is larger than all of it goes alone.
+        let huge = vec![0; BYTES_WAITING_MAX + 1];
+        drop(log.place(write(&huge)).await.unwrap());
     }
 
     #[tokio::test]
     async fn cr1_a_damaged_record_ends_the_node() {
         let (_dir, log, failed) = log();
-        log.place().await.unwrap().commit(write(b"no json"), || {}).durable().await.unwrap();
+        log.place(write(b"no json")).await.unwrap().commit(|| {}).durable().await.unwrap();
         let value = log.disk().get(SideTable::Task, b"t").unwrap().unwrap();
         assert!(log.disk().parse::<Record>(&value).is_err());
         assert!(matches!(failed.await, Ok(DriverError::Read(_))));

@@ -3,7 +3,7 @@
 use super::A2a;
 use super::fault::{Fault, Kind};
 use super::obligation;
-use super::record::{Asked, Edit, Record, Work};
+use super::record::{Asked, Edit, Record, Work, json};
 use super::stream::{Events, Start};
 use super::tasks::{Filter, Live};
 use super::types::{
@@ -25,6 +25,8 @@ const ITEMS_MAX: usize = 1_024;
 /// Tasks, or webhooks, on a page when the client does not say, and at most (A2A §3.1.4).
 const PAGE_DEFAULT: usize = 50;
 const PAGE_MAX: usize = 100;
+/// Bytes after which a page ends, however few tasks are on it.
+const PAGE_LEN_MAX: usize = 4 * 1024 * 1024;
 /// Messages of each task in a list when the client does not say.
 const LIST_HISTORY_DEFAULT: usize = 10;
 
@@ -261,10 +263,10 @@ impl A2a {
     pub(crate) async fn send(&self, caller: &Caller, request: SendRequest) -> Result<Task, Fault> {
         let history = count("configuration.historyLength", request.configuration.history_length)?;
         let waits = !request.configuration.return_immediately;
-        let record = self.take(caller, request).await?;
-        let mut task = record.task;
+        let Record { scope, mut task, .. } = self.take(caller, request).await?;
         if waits && !task.status.state.is_terminal() {
-            task = self.wait(&record.scope, &task.id).await?.task;
+            let id = std::mem::take(&mut task).id; // what was said need not wait in memory
+            task = self.wait(&scope, &id).await?.task;
         }
         cut_history(&mut task, history);
         Ok(task)
@@ -384,8 +386,9 @@ impl A2a {
             limit: page_size,
         };
         let listed = self.tasks.list(&scope, &filter);
-        let mut tasks = Vec::with_capacity(listed.ids.len());
-        for id in listed.ids {
+        let (mut tasks, mut bytes, mut next) = (Vec::new(), 0, listed.next);
+        let mut left = listed.tasks.into_iter().peekable();
+        while let Some((order, id)) = left.next() {
             // One that was forgotten since is left out.
             let Ok(record) = self.tasks.read_of(&scope, &id) else { continue };
             let mut task = record.task;
@@ -395,11 +398,16 @@ impl A2a {
             } else {
                 task.artifacts = None;
             }
+            bytes += json(&task).len();
             tasks.push(task);
+            if bytes >= PAGE_LEN_MAX && left.peek().is_some() {
+                next = Some(order);
+                break;
+            }
         }
         Ok(ListResponse {
             tasks,
-            next_page_token: listed.next.map(|order| order.to_string()).unwrap_or_default(),
+            next_page_token: next.map(|order| order.to_string()).unwrap_or_default(),
             page_size,
             total_size: listed.total,
         })

@@ -291,14 +291,14 @@ impl Push {
             key: push_key(&key.0, &key.1),
             value: Some(json(&hook)),
         };
-        let place = self.tasks.log().place().await?;
+        let place = self.tasks.log().place(vec![write]).await?;
         let ticket = {
             let mut table = self.hooks.table();
             table.generations += 1;
             let generation = table.generations;
             table.put(key.clone(), Slot { generation, ..Slot::default() });
             let (hooks, task) = (self.hooks.clone(), key.0);
-            place.commit(vec![write], move || hooks.wake(&task))
+            place.commit(move || hooks.wake(&task))
         };
         drop(beginning);
         ticket.durable().await?;
@@ -345,12 +345,12 @@ impl Push {
     pub(crate) async fn delete(&self, scope: &str, task: &str, id: &str) -> Result<(), Fault> {
         self.tasks.read_of(scope, task)?;
         let write = SideWrite { table: SideTable::TaskPush, key: push_key(task, id), value: None };
-        let place = self.tasks.log().place().await?;
+        let place = self.tasks.log().place(vec![write]).await?;
         let ticket = {
             // A call that is under way looks for its slot, under this lock, before it notes its end.
             let mut table = self.hooks.table();
             table.remove(&(task.to_owned(), id.to_owned()));
-            place.commit(vec![write], || {})
+            place.commit(|| {})
         };
         ticket.durable().await
     }
@@ -482,18 +482,20 @@ impl Push {
                     hook.over = true;
                 }
             }
-            let Ok(place) = self.tasks.log().place().await else { return Told::Failed };
+            let write = SideWrite {
+                table: SideTable::TaskPush,
+                key: push_key(task, id),
+                value: Some(json(&hook)),
+            };
+            let Ok(place) = self.tasks.log().place(vec![write]).await else {
+                return Told::Failed;
+            };
             let ticket = {
                 let table = self.hooks.table();
                 if table.slots.get(key).is_none_or(|slot| slot.generation != generation) {
                     return Told::All; // deleted, or made anew: what we know of it is of the old one
                 }
-                let write = SideWrite {
-                    table: SideTable::TaskPush,
-                    key: push_key(task, id),
-                    value: Some(json(&hook)),
-                };
-                place.commit(vec![write], || {})
+                place.commit(|| {})
             };
             if ticket.durable().await.is_err() {
                 return Told::Failed;

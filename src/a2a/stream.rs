@@ -14,6 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 /// Events read from the disk at once.
 const PAGE: usize = 32;
+/// Bytes of them.
+const PAGE_LEN_MAX: usize = 256 * 1024;
 
 /// One event, on its way to a client.
 #[derive(Debug)]
@@ -133,7 +135,13 @@ impl Events {
     fn read(&mut self) -> Result<(), ReadError> {
         let from = event_key(&self.task, self.cursor.saturating_add(1));
         let to = beyond(&self.task);
-        let page = self.tasks.disk().range(SideTable::TaskEvent, &from, Some(&to), PAGE)?;
+        let page = self.tasks.disk().range_within(
+            SideTable::TaskEvent,
+            &from,
+            Some(&to),
+            PAGE,
+            PAGE_LEN_MAX,
+        )?;
         if page.first().is_some_and(|(key, _)| *key != from) {
             // Some that it has not seen are forgotten.
             if let Some(record) = read(self.tasks.disk(), &self.task)? {

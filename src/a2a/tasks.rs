@@ -129,8 +129,8 @@ pub(crate) struct Filter {
 /// Part of a list.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
-    /// Ids, the last changed first.
-    pub(crate) ids: Vec<String>,
+    /// Orders and ids, the last changed first.
+    pub(crate) tasks: Vec<(u64, String)>,
     /// Order to go on before, if there is more.
     pub(crate) next: Option<u64>,
     /// How many there are on all pages.
@@ -325,9 +325,9 @@ impl Tasks {
         }
         let (record, writes, then) =
             change.finish(self.limits.task_len_max, self.limits.events_max)?;
-        let place = self.inner.log.place().await?;
+        let place = self.inner.log.place(writes).await?;
         let (inner, begun) = (self.inner.clone(), record.clone());
-        let ticket = place.commit(writes, move || {
+        let ticket = place.commit(move || {
             let mut beginning = beginning;
             beginning.begun = !begun.state().is_terminal();
             let id = begun.task.id.clone();
@@ -387,7 +387,6 @@ impl Tasks {
         edit: impl FnOnce(&mut Edit) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let held = live.lock.clone().lock_owned().await;
-        let place = self.inner.log.place().await?;
         let record = self.record(live)?;
         let turn = record.turn;
         let mut change = Edit::new(record, self.order(), self.limits.history_max);
@@ -397,8 +396,9 @@ impl Tasks {
         let result = edit(&mut change)?;
         let (record, writes, then) =
             change.finish(self.limits.task_len_max, self.limits.events_max)?;
+        let place = self.inner.log.place(writes).await?;
         let (inner, told) = (self.inner.clone(), live.told.clone());
-        let ticket = place.commit(writes, move || {
+        let ticket = place.commit(move || {
             let id = &record.task.id;
             {
                 let mut index = inner.index();
@@ -438,8 +438,8 @@ impl Tasks {
             if *order >= filter.before {
                 continue;
             }
-            if listed.ids.len() < filter.limit {
-                listed.ids.push(id.clone());
+            if listed.tasks.len() < filter.limit {
+                listed.tasks.push((*order, id.clone()));
                 last = Some(*order);
             } else {
                 more = true;
@@ -497,7 +497,7 @@ impl Tasks {
             return Ok(());
         }
         let inner = self.inner.clone();
-        let ticket = self.inner.log.place().await?.commit(writes, move || {
+        let ticket = self.inner.log.place(writes).await?.commit(move || {
             let mut index = inner.index();
             for id in &ids {
                 inner.hooks.forget(id);

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch::Receiver;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tower_service::Service as _;
 
@@ -24,6 +24,8 @@ pub(crate) const EXCESSIVE_LOAD: u32 = 0x107;
 const REQUESTS_MAX: u32 = 256;
 /// Bytes of a request's head, as HTTP/3 counts them.
 const HEAD_LEN_MAX: u64 = 64 * 1024;
+/// Bytes of bodies that are not answered yet, of all connections; a further request is refused.
+const BODIES_LEN_MAX: usize = 128 * 1024 * 1024;
 /// How long a request may take from its first byte to its last.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -41,9 +43,21 @@ pub(crate) struct Http3 {
     /// Connections of one peer at a time; a further one is closed.
     pub(crate) per_peer_max: usize,
     pub(crate) stop: Receiver<bool>,
+    /// Room for bodies, in bytes.
+    bodies: Arc<Semaphore>,
 }
 
 impl Http3 {
+    pub(crate) fn new(
+        router: Router,
+        body_len_max: usize,
+        per_peer_max: usize,
+        stop: Receiver<bool>,
+    ) -> Self {
+        let bodies = Arc::new(Semaphore::new(BODIES_LEN_MAX));
+        Self { router, body_len_max, per_peer_max, stop, bodies }
+    }
+
     /// Returns when the server is told to stop.
     async fn stopped(&self) {
         if self.stop.clone().wait_for(|stop| *stop).await.is_err() {
@@ -118,12 +132,12 @@ impl Http3 {
     async fn request(mut self, resolver: Resolver, peer: AgentId) -> Option<()> {
         let taken = tokio::time::timeout(REQUEST_TIME_MAX, async {
             let (head, mut stream) = resolver.resolve_request().await.ok()?;
-            let body = read(&mut stream, self.body_len_max).await;
+            let body = read(&mut stream, self.body_len_max, &self.bodies).await;
             Some((head, stream, body))
         });
         let (head, mut stream, body) = taken.await.ok()??;
         let response = match body {
-            Ok(body) => {
+            Ok((body, _room)) => {
                 let (mut parts, ()) = head.into_parts();
                 parts.extensions.insert(Certified(peer));
                 let Ok(response) =
@@ -147,14 +161,26 @@ impl Http3 {
     }
 }
 
-/// A body within a limit, in bytes; or the status of the refusal.
-async fn read(stream: &mut Stream, max: usize) -> Result<Vec<u8>, StatusCode> {
-    let mut body = Vec::new();
+/// A body within a limit, in bytes, with the room it takes; or the status of the refusal.
+async fn read(
+    stream: &mut Stream,
+    max: usize,
+    bodies: &Arc<Semaphore>,
+) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), StatusCode> {
+    let (mut body, mut room) = (Vec::new(), None::<OwnedSemaphorePermit>);
     loop {
         match stream.recv_data().await {
             Ok(Some(mut data)) => {
                 if body.len() + data.remaining() > max {
                     return Err(StatusCode::PAYLOAD_TOO_LARGE);
+                }
+                let len = u32::try_from(data.remaining()).unwrap_or(u32::MAX);
+                let Ok(more) = bodies.clone().try_acquire_many_owned(len) else {
+                    return Err(StatusCode::SERVICE_UNAVAILABLE);
+                };
+                match &mut room {
+                    Some(room) => room.merge(more),
+                    None => room = Some(more),
                 }
                 while data.has_remaining() {
                     let chunk = data.chunk();
@@ -163,7 +189,7 @@ async fn read(stream: &mut Stream, max: usize) -> Result<Vec<u8>, StatusCode> {
                     data.advance(len);
                 }
             }
-            Ok(None) => return Ok(body),
+            Ok(None) => return Ok((body, room)),
             Err(_) => return Err(StatusCode::BAD_REQUEST),
         }
     }

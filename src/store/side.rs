@@ -118,13 +118,32 @@ impl SideStore {
         to: Option<&[u8]>,
         limit: usize,
     ) -> Result<Vec<SideEntry>, ReadError> {
-        let mut found = Vec::new();
+        self.range_within(table, from, to, limit, usize::MAX)
+    }
+
+    /// As [`Self::range`], and no further once the values have `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// [`ReadError`]: the disk cannot be read.
+    pub fn range_within(
+        &self,
+        table: SideTable,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<SideEntry>, ReadError> {
+        let (mut found, mut bytes) = (Vec::new(), 0usize);
         for entry in self.table(table).range(from..).take(limit) {
             let (key, value) = entry.into_inner().map_err(read_error)?;
             if to.is_some_and(|to| key.as_ref() >= to) {
                 break;
             }
+            bytes = bytes.saturating_add(value.len());
             found.push((key.to_vec(), value.to_vec()));
+            if bytes >= bytes_max {
+                break;
+            }
         }
         Ok(found)
     }

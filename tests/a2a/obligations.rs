@@ -76,9 +76,9 @@ async fn ab3_an_obligation_in_a_message_is_applied_once_and_its_ack_is_an_artifa
     server.stop().await;
 }
 
-/// DC-1: what was refused was not applied, whatever it was refused for.
+/// What was refused was not applied, whatever it was refused for.
 #[tokio::test(flavor = "multi_thread")]
-async fn dc1_an_obligation_whose_task_has_no_room_is_not_applied() {
+async fn an_obligation_whose_task_has_no_room_is_not_applied() {
     let world = World::new();
     let limits = "tasks_per_caller_max = 1\ntask_len_max = 4096";
     let server = Server::start(echo(&world, limits, &bob(&world))).await;

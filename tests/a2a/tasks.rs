@@ -135,6 +135,31 @@ async fn lists_have_the_newest_first_and_go_on_where_they_were() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn bd1_a_page_of_large_tasks_ends_early() {
+    let world = World::new();
+    let server = Server::start(echo(&world, "", "")).await;
+    let long = "x".repeat(1_500_000);
+    let mut made = Vec::new();
+    for n in 0..3 {
+        let message = message(&format!("m-{n}"), &[long.as_str()], json!({}));
+        made.push(id_of(&server.send(message).await));
+    }
+    made.reverse();
+    let all = async |token: &str| {
+        let params = json!({ "includeArtifacts": true, "pageToken": token });
+        let page = server.call("ListTasks", params).await;
+        assert_eq!(page["totalSize"], 3);
+        let ids: Vec<String> = page["tasks"].as_array().unwrap().iter().map(id_of).collect();
+        (ids, text(&page, "/nextPageToken").to_owned())
+    };
+    let (first, token) = all("").await;
+    assert_eq!(first, made[..2]);
+    let (second, end) = all(&token).await;
+    assert_eq!((second.as_slice(), end.as_str()), (&made[2..], ""));
+    server.stop().await;
+}
+
 /// PS-1: what a client was told of a task is there after a crash, and the rest still comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn ps1_no_task_that_was_answered_is_lost_by_a_crash() {
