@@ -296,9 +296,18 @@ impl Push {
             let mut table = self.hooks.table();
             table.generations += 1;
             let generation = table.generations;
-            table.put(key.clone(), Slot { generation, ..Slot::default() });
-            let (hooks, task) = (self.hooks.clone(), key.0);
-            place.commit(move || hooks.wake(&task))
+            // Busy until it is durable: a call in between would read, and write, the one before it.
+            table.put(key.clone(), Slot { generation, busy: true, ..Slot::default() });
+            let hooks = self.hooks.clone();
+            place.commit(move || {
+                let mut table = hooks.table();
+                let slot = table.slots.get_mut(&key).filter(|slot| slot.generation == generation);
+                if let Some(slot) = slot {
+                    slot.busy = false;
+                }
+                drop(table);
+                hooks.wake(&key.0);
+            })
         };
         drop(beginning);
         ticket.durable().await?;
@@ -589,6 +598,48 @@ fn headers(config: &PushConfig) -> Result<HeaderMap, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::a2a::types::TaskState;
+    use crate::clock::SystemClock;
+
+    #[tokio::test]
+    async fn a_webhook_made_anew_is_not_called_before_it_is_durable() {
+        let (_dir, log, _failed) = crate::a2a::log::tests::log();
+        let clock = Arc::new(SystemClock::starting_at_least(proto::time::Time::default()));
+        let limits = A2aConfig { push_to_private: true, ..A2aConfig::default() };
+        let (hooks, jobs) = (Hooks::default(), Arc::default());
+        let tasks = Tasks::open(log, hooks.clone(), jobs, clock.clone(), limits.clone()).unwrap();
+        let push = Push::new(tasks.clone(), hooks.clone(), clock, limits).unwrap();
+        let begun = tasks.begin("s", "", |edit| edit.enter(TaskState::Submitted, None)).await;
+        let task = begun.unwrap().task.id;
+        let config = |url: &str| PushConfig {
+            id: "w".into(),
+            task_id: task.clone(),
+            url: url.into(),
+            ..PushConfig::default()
+        };
+        push.create("s", config("http://127.0.0.1:9/old")).await.unwrap();
+        // The commits after this one wait for our word.
+        let (word, wait) = std::sync::mpsc::channel::<()>();
+        let other = SideWrite { table: SideTable::TaskEvent, key: vec![0], value: None };
+        let place = tasks.log().place(vec![other]).await.unwrap();
+        let _held = place.commit(move || drop(wait.recv()));
+        let anew = push.create("s", config("http://127.0.0.1:9/new"));
+        tokio::pin!(anew);
+        tokio::select! {
+            biased;
+            _ = &mut anew => panic!("not durable yet"),
+            () = std::future::ready(()) => {}
+        }
+        hooks.wake(&task);
+        let mut calls = JoinSet::new();
+        push.start_due(&mut calls);
+        assert!(calls.is_empty(), "the old one is no more");
+        word.send(()).unwrap();
+        anew.await.unwrap();
+        push.start_due(&mut calls);
+        assert_eq!(calls.len(), 1);
+        assert_eq!(push.get("s", &task, "w").unwrap().url, "http://127.0.0.1:9/new");
+    }
 
     #[test]
     fn a_webhook_is_shown_its_credentials_under_every_name() {

@@ -29,6 +29,9 @@ const BODIES_LEN_MAX: usize = 128 * 1024 * 1024;
 /// How long a request may take from its first byte to its last.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// How long a client may take to acknowledge the last answers when the server stops.
+const LAST_WORDS_TIME_MAX: Duration = Duration::from_millis(500);
+
 /// A connection, and who is at its other end.
 pub(crate) type Incoming = (quinn::Connection, AgentId);
 
@@ -98,34 +101,41 @@ impl Http3 {
         quic.set_max_concurrent_bi_streams(REQUESTS_MAX.into());
         let built = h3::server::builder()
             .max_field_section_size(HEAD_LEN_MAX)
-            .build(h3_quinn::Connection::new(quic))
+            .build(h3_quinn::Connection::new(quic.clone()))
             .await;
         let mut http = match built {
             Ok(http) => http,
             Err(error) => return tracing::debug!(%peer, %error, "no HTTP/3"),
         };
-        let mut requests = JoinSet::new();
-        loop {
+        let mut requests = JoinSet::new(); // they end when this does
+        let stops = loop {
             tokio::select! {
                 biased;
                 Some(_) = requests.join_next() => {}
                 () = self.stopped() => {
                     let _ = http.shutdown(0).await;
-                    break;
+                    break true;
                 }
                 accepted = http.accept() => match accepted {
                     Ok(Some(resolver)) => {
                         requests.spawn(self.clone().request(resolver, peer.clone()));
                     }
-                    Ok(None) => break,
+                    Ok(None) => break false,
                     Err(error) => {
-                        tracing::debug!(%peer, %error, "an HTTP/3 connection ended");
-                        break;
+                        // Nobody is there to be answered.
+                        return tracing::debug!(%peer, %error, "an HTTP/3 connection ended");
                     }
                 },
             }
+        };
+        tokio::select! {
+            () = async { while requests.join_next().await.is_some() {} } => {}
+            _ = quic.closed() => return,
         }
-        while requests.join_next().await.is_some() {}
+        if stops {
+            // To drop the connection closes it, with what is not acknowledged.
+            let _ = tokio::time::timeout(LAST_WORDS_TIME_MAX, quic.closed()).await;
+        }
     }
 
     /// Answers one request. `None`: the client is gone, or took too long.
