@@ -432,6 +432,12 @@ impl A2a {
         let canceled = self
             .tasks
             .change(&live, |edit| {
+                if edit.record.memory != record.memory {
+                    let what = "the agent got on with it meanwhile; try again";
+                    return Err(
+                        Fault::new(Kind::TaskNotCancelable, what).with("taskId", &request.id)
+                    );
+                }
                 edit.status(TaskState::Canceled, None);
                 Ok(edit.record.task.clone())
             })

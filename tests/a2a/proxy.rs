@@ -70,7 +70,13 @@ async fn chunks_questions_and_cancels_go_through() {
         carol.call("ListTasks", params).await["totalSize"].as_u64().unwrap()
     };
     eventually("work", async || (of_state("TASK_STATE_WORKING").await == 1).then_some(())).await;
-    let canceled = alice.call("CancelTask", json!({ "id": slow["id"] })).await;
+    // Until the agent has named its task there is nothing to cancel it by.
+    let canceled = eventually("its id", async || {
+        let request = alice.rpc("CancelTask", &json!({ "id": slow["id"] }));
+        let answer = super::json_of(request.send().await.unwrap()).await;
+        answer.get("result").cloned()
+    })
+    .await;
     assert_eq!(canceled["status"]["state"], "TASK_STATE_CANCELED");
     assert_eq!(of_state("TASK_STATE_CANCELED").await, 1, "the agent stopped too");
     alice.stop().await;
@@ -122,6 +128,76 @@ async fn an_agent_that_is_not_there_fails_the_task_in_time_and_one_that_comes_is
     assert_eq!(task["artifacts"][0]["parts"][0]["text"], "hello");
     alice.stop().await;
     carol.stop().await;
+}
+
+/// What the agent may be at work on is not called canceled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_the_agent_may_go_on_with_is_not_canceled() {
+    let world = World::new();
+    let working =
+        json!({ "id": "t", "contextId": "c", "status": { "state": "TASK_STATE_WORKING" } });
+    let answer = move |axum::Json(call): axum::Json<Value>| {
+        let task = working.clone();
+        async move {
+            let result = match text(&call, "/method") {
+                "SendMessage" if text(&call, "/params/message/parts/0/text") == "silence" => {
+                    std::future::pending::<Value>().await
+                }
+                "SendMessage" => json!({ "task": task }),
+                _ => task,
+            };
+            axum::Json(json!({ "jsonrpc": "2.0", "id": 1, "result": result }))
+        }
+    };
+    let at = agent(false, axum::routing::post(answer)).await;
+    let alice =
+        Server::start(config(&world, "alice", &format!("agent = \"http://{at}\""), "")).await;
+    for word in ["silence", "work"] {
+        let task = id_of(&alice.begin(message("m", &[word], json!({}))).await);
+        alice.reaches(&task, "TASK_STATE_WORKING").await;
+        assert_eq!(alice.refused("CancelTask", json!({ "id": task })).await, -32002, "{word}");
+        assert_eq!(alice.get(&task).await["status"]["state"], "TASK_STATE_WORKING");
+    }
+    alice.stop().await;
+}
+
+/// An answer that never came to the agent: it goes on asking, and nobody knows why.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_the_agent_does_not_have_is_not_forgotten() {
+    let world = World::new();
+    let asks = json!({ "id": "t", "contextId": "c", "status": {
+        "state": "TASK_STATE_INPUT_REQUIRED", "timestamp": "2026-01-01T00:00:00.000Z"
+    } });
+    let answers = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = answers.clone();
+    let answer = move |axum::Json(call): axum::Json<Value>| {
+        let (task, counted) = (asks.clone(), counted.clone());
+        async move {
+            let result = match text(&call, "/method") {
+                "SendMessage" if call.pointer("/params/message/taskId") == Some(&json!("t")) => {
+                    counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    std::future::pending::<Value>().await
+                }
+                "SendMessage" => json!({ "task": task }),
+                _ => task,
+            };
+            axum::Json(json!({ "jsonrpc": "2.0", "id": 1, "result": result }))
+        }
+    };
+    let at = agent(false, axum::routing::post(answer)).await;
+    let alice =
+        Server::start(config(&world, "alice", &format!("agent = \"http://{at}\""), "")).await;
+    let task = id_of(&alice.send(hello("m-1")).await);
+    let mut more = hello("m-2");
+    more["taskId"] = json!(task);
+    alice.begin(more).await;
+    let count = || answers.load(std::sync::atomic::Ordering::SeqCst);
+    eventually("the answer", async || (count() == 1).then_some(())).await;
+    let alice = Server::start(alice.crash()).await;
+    let failed = alice.reaches(&task, "TASK_STATE_FAILED").await;
+    assert!(text(&failed, "/status/message/parts/0/text").contains("not known"), "{failed}");
+    assert_eq!(count(), 1, "given once");
+    alice.stop().await;
 }
 
 /// One that takes the message and never begins to answer.

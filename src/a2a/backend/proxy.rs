@@ -60,6 +60,8 @@ struct Memory {
     sending: bool,
     task: Option<String>,
     context: Option<String>,
+    /// What the agent last asked back: while its task still asks it, it has no answer.
+    question: Option<String>,
 }
 
 impl Memory {
@@ -214,7 +216,7 @@ impl Proxy {
         let memory = Memory::of(&turn.record);
         if memory.sending {
             return match &memory.task {
-                Some(task) => self.follow(&turn, task).await,
+                Some(task) => self.follow(&turn, task, memory.question.as_deref()).await,
                 None => Err(Fault::new(Kind::Internal, IN_DOUBT)),
             };
         }
@@ -227,6 +229,7 @@ impl Proxy {
         })
         .await?;
         let method = if streams { "SendStreamingMessage" } else { "SendMessage" };
+        let question = memory.question.clone();
         let mut message = turn.message.clone();
         message.task_id = memory.task.clone().unwrap_or_default();
         message.context_id = memory.context.clone().unwrap_or_default();
@@ -238,8 +241,8 @@ impl Proxy {
         }
         let begun = Instant::now();
         for attempt in 0u32.. {
-            match self.send(&turn, method, params.clone()).await {
-                Ok(Some(task)) => return self.follow(&turn, &task).await,
+            match self.send(&turn, method, params.clone(), memory.task.clone()).await {
+                Ok(Some(task)) => return self.follow(&turn, &task, question.as_deref()).await,
                 Ok(None) => return Ok(()),
                 // It has nothing of the message: the only case in which it is sent again.
                 Err(Lost::Unreached(_)) if begun.elapsed() < self.silent_max => {
@@ -251,9 +254,15 @@ impl Proxy {
         Ok(())
     }
 
-    /// Sends the message. The agent's task, if it goes on after the connection.
-    async fn send(&self, turn: &Turn, method: &str, params: Value) -> Result<Option<String>, Lost> {
-        let mut task = None;
+    /// Sends the message, for `task` of the agent if it has one. The agent's task, if it goes on after
+    /// the connection.
+    async fn send(
+        &self,
+        turn: &Turn,
+        method: &str,
+        params: Value,
+        mut task: Option<String>,
+    ) -> Result<Option<String>, Lost> {
         let mut events = Events::of(self, self.post(&turn.record, method, params).await?);
         loop {
             match events.next().await {
@@ -266,14 +275,17 @@ impl Proxy {
                     return Err(Lost::Broken("it said nothing".to_owned()));
                 }
                 Ok(None) => return Ok(task),
+                Err(lost @ Lost::Refused { .. }) => return Err(lost),
                 Err(lost) if task.is_none() => return Err(lost),
                 Err(_) => return Ok(task),
             }
         }
     }
 
-    /// Follows a task of the agent to the end of the turn.
-    async fn follow(&self, turn: &Turn, task: &str) -> Result<(), Fault> {
+    /// Follows a task of the agent to the end of the turn. One that goes on asking what was answered
+    /// in this turn may not have the answer.
+    async fn follow(&self, turn: &Turn, task: &str, answered: Option<&str>) -> Result<(), Fault> {
+        let begun = Instant::now();
         let mut heard = Instant::now();
         for attempt in 0u32.. {
             let params = json!({ "id": task });
@@ -282,6 +294,13 @@ impl Proxy {
                     heard = Instant::now();
                     let found: Task = serde_json::from_value(found)
                         .map_err(|error| invalid(format!("no task: {error}")))?;
+                    if answered.is_some() && question(&found.status).as_deref() == answered {
+                        if begun.elapsed() >= CALL_TIME_MAX {
+                            return Err(Fault::new(Kind::Internal, IN_DOUBT));
+                        }
+                        pause(attempt).await;
+                        continue;
+                    }
                     let mut known = Some(task.to_owned());
                     if self.heard(turn, StreamResponse::Task(found), &mut known).await? {
                         return Ok(());
@@ -356,7 +375,7 @@ fn take_task(edit: &mut Edit, found: Task) {
     let memory = Memory::of(&edit.record);
     if memory.task.as_deref() != Some(&found.id) {
         let context = Some(found.context_id).filter(|context| !context.is_empty());
-        Memory { sending: true, task: Some(found.id), context }.keep(edit);
+        Memory { sending: true, task: Some(found.id), context, ..memory }.keep(edit);
     }
     for artifact in found.artifacts.unwrap_or_default() {
         let known = edit.record.task.artifacts.as_ref().is_some_and(|all| all.contains(&artifact));
@@ -367,7 +386,15 @@ fn take_task(edit: &mut Edit, found: Task) {
     take_status(edit, found.status);
 }
 
+/// Tells one question of the agent from another; `None` where there is none, or nothing to tell it by.
+fn question(status: &TaskStatus) -> Option<String> {
+    let message = status.message.as_ref().map_or("", |message| &message.message_id);
+    let told = !message.is_empty() || !status.timestamp.is_empty();
+    (status.state.is_interrupted() && told).then(|| format!("{} {message}", status.timestamp))
+}
+
 fn take_status(edit: &mut Edit, status: TaskStatus) {
+    let asked = question(&status);
     let task = &edit.record.task;
     let message = status.message.map(|message| Message {
         task_id: task.id.clone(),
@@ -382,7 +409,7 @@ fn take_status(edit: &mut Edit, status: TaskStatus) {
     }
     if status.state.is_interrupted() {
         // The next turn sends anew, into the same task.
-        let memory = Memory { sending: false, ..Memory::of(&edit.record) };
+        let memory = Memory { sending: false, question: asked, ..Memory::of(&edit.record) };
         memory.keep(edit);
     }
     let state = if begins { TaskState::Working } else { status.state };
@@ -530,13 +557,26 @@ impl Backend for Proxy {
 
     fn cancel<'a>(&'a self, record: &'a Record) -> Doing<'a, Result<(), Fault>> {
         Box::pin(async move {
-            let Some(task) = Memory::of(record).task else { return Ok(()) };
-            match self.call(record, "CancelTask", json!({ "id": task })).await {
-                Ok(_) | Err(Lost::Refused { code: -32001, .. }) => Ok(()),
-                Err(Lost::Refused { message, .. }) => {
-                    Err(Fault::new(Kind::TaskNotCancelable, message)
-                        .with("taskId", &record.task.id))
+            let goes_on = |what: String| {
+                Err(Fault::new(Kind::TaskNotCancelable, what).with("taskId", &record.task.id))
+            };
+            let memory = Memory::of(record);
+            let Some(task) = memory.task else {
+                if memory.sending {
+                    let what = "the agent is being given the message, and has not named its task yet; try again";
+                    return goes_on(what.to_owned());
                 }
+                return Ok(()); // it has nothing of it
+            };
+            match self.call(record, "CancelTask", json!({ "id": task })).await {
+                Ok(found) => match serde_json::from_value::<Task>(found) {
+                    Ok(found) if found.status.state == TaskState::Canceled => Ok(()),
+                    _ => {
+                        goes_on("the agent took the wish and has not canceled its task".to_owned())
+                    }
+                },
+                Err(Lost::Refused { code: -32001, .. }) => Ok(()),
+                Err(Lost::Refused { message, .. }) => goes_on(message),
                 Err(lost) => Err(Fault::new(Kind::Unavailable, lost.text())),
             }
         })
