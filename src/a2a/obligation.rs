@@ -28,6 +28,8 @@ pub(crate) use crate::binding::a2a::URI;
 
 /// Id of the artifact that is the ack.
 const ACK_ARTIFACT: &str = "custody-ack";
+/// Id of an obligation's webhook when the peer gives none.
+pub(crate) const WEBHOOK: &str = "custody-ack";
 /// How long a call waits for the core before the task goes on without it.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// How often the core is asked again for what it has not settled, at first and at most.
@@ -84,7 +86,8 @@ impl Obligations {
         Self { tasks, peers, clock, taking: Mutex::default() }
     }
 
-    /// Gives an obligation of `peer` to the core, and makes its task; or finds the one it has.
+    /// Gives an obligation of `peer` to the core, and makes its task; or finds the one it has, and says
+    /// that it was not begun by this.
     /// `begin` adds to the commit that makes it.
     pub(crate) async fn take(
         &self,
@@ -93,7 +96,7 @@ impl Obligations {
         mut message: Message,
         (value, obligation): (Value, Obligation),
         begin: impl FnOnce(&mut Edit),
-    ) -> Result<Record, Fault> {
+    ) -> Result<(Record, bool), Fault> {
         let digest = digest(&obligation);
         let key = (scope.to_owned(), obligation.id.as_str().to_owned());
         if !self.taking.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone()) {
@@ -104,7 +107,7 @@ impl Obligations {
             let same = known.carried.as_ref().is_some_and(|carried| carried.digest == digest);
             // One that failed acknowledged nothing, and custody may go on: that is no answer.
             if same && known.state() != TaskState::Failed {
-                return Ok(known);
+                return Ok((known, false));
             }
             // An id whose task ended may be issued anew: whether it was applied the core knows.
             if !known.state().is_terminal() {
@@ -135,7 +138,8 @@ impl Obligations {
             Ok(Ok(OfferReply::Later)) | Err(_) => Settled::NotYet,
             Ok(Err(_)) => return Err(stopping()),
         };
-        self.tasks
+        let record = self
+            .tasks
             .make(draft, |edit| {
                 edit.reserved();
                 match settled {
@@ -147,7 +151,8 @@ impl Obligations {
                     Settled::NotYet => edit.enter(TaskState::Working, None),
                 }
             })
-            .await
+            .await?;
+        Ok((record, true))
     }
 
     /// Asks the core until the obligation of a task is settled.

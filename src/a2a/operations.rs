@@ -172,7 +172,8 @@ impl A2a {
         let mut message = self.checked(request.message).await?;
         message.role = Role::User;
         let config = request.configuration.task_push_notification_config;
-        let config = config
+        let unnamed = config.as_ref().is_some_and(|config| config.id.is_empty());
+        let mut config = config
             .map(|config| self.push.checked(config, "configuration.taskPushNotificationConfig."))
             .transpose()?;
         let extensions = self.active(caller).await;
@@ -182,24 +183,33 @@ impl A2a {
             extensions: extensions.into_iter().filter(|uri| uri != obligation::URI).collect(),
         };
         let carried = obligation::find(&message, caller.has_extension())?;
-        if !message.task_id.is_empty() {
-            return self.take_more(&scope, message, asked, config).await;
+        if let Some(config) = config.as_mut().filter(|_| unnamed && carried.is_some()) {
+            // Copies of an obligation name the same one.
+            obligation::WEBHOOK.clone_into(&mut config.id);
         }
-        let webhook = match config {
-            Some(config) => Some(self.push.with_task(config)?),
-            None => None,
-        };
+        // One place for both: of a new task when there is no id.
+        let config = config.map(|config| PushConfig { task_id: message.task_id.clone(), ..config });
+        let again = carried.as_ref().and_then(|_| config.clone());
+        let webhook = config.map(|config| self.push.with_change(config)).transpose()?;
         let with_webhook = |edit: &mut Edit| {
             if let Some(webhook) = webhook {
                 webhook(edit);
             }
         };
+        if !message.task_id.is_empty() {
+            return self.take_more(&scope, message, asked, with_webhook).await;
+        }
         if let Some(carried) = carried {
             let Some(peer) = &caller.peer else {
                 let what = "an obligation is taken from a peer only, known by its token";
                 return Err(Fault::new(Kind::PermissionDenied, what));
             };
-            self.obligations.take(&scope, peer, message, carried, with_webhook).await
+            let (record, begun) =
+                self.obligations.take(&scope, peer, message, carried, with_webhook).await?;
+            if let Some(config) = again.filter(|_| !begun) {
+                self.hook_again(&scope, &record, config).await;
+            }
+            Ok(record)
         } else {
             let context = message.context_id.clone();
             self.tasks
@@ -216,22 +226,31 @@ impl A2a {
         }
     }
 
+    /// The webhook that a copy of an obligation names. It is not worth to refuse the ack for.
+    async fn hook_again(&self, scope: &str, record: &Record, config: PushConfig) {
+        let config = PushConfig { task_id: record.task.id.clone(), ..config };
+        let known = self.push.get(scope, &config.task_id, &config.id);
+        if known.is_ok_and(|known| known == config) {
+            return; // and it goes on where it was
+        }
+        if let Err(fault) = self.push.create(scope, config).await {
+            tracing::debug!(why = fault.message(), "a copy of an obligation has no webhook");
+        }
+    }
+
     /// Takes a message for a task that waits for one.
     async fn take_more(
         &self,
         scope: &str,
         mut message: Message,
         asked: Asked,
-        config: Option<PushConfig>,
+        with_webhook: impl FnOnce(&mut Edit),
     ) -> Result<Record, Fault> {
         let task = message.task_id.clone();
         let live = self.going_on(scope, &task)?;
         let record = self.tasks.record(&live)?;
         if !message.context_id.is_empty() && message.context_id != record.task.context_id {
             return Err(Fault::params("message.contextId", "not the context of this task"));
-        }
-        if let Some(config) = config {
-            self.push.create(scope, PushConfig { task_id: task.clone(), ..config }).await?;
         }
         self.tasks
             .change(&live, |edit| {
@@ -244,6 +263,7 @@ impl A2a {
                 let question = edit.record.task.status.message.take();
                 edit.history(question.into_iter().chain([message]));
                 edit.record.asked = asked;
+                with_webhook(edit);
                 edit.status(TaskState::Working, None);
                 edit.record.work = Work::Turn;
                 edit.record.turn += 1;

@@ -5,6 +5,9 @@
 //! how far it has come. So nothing is lost by a restart, and a webhook that is away costs one record.
 //! A notification may come twice; its `Idempotency-Key` is the same then.
 
+#[cfg(test)]
+mod tests;
+
 use super::fault::{Fault, Kind};
 use super::log::Disk;
 use super::reach::{PublicOnly, names_public};
@@ -179,6 +182,48 @@ impl Drop for Beginning {
     }
 }
 
+/// A webhook that is being made with a change of its task. The one before it, if there is one, is not
+/// called meanwhile, and goes on if nothing comes of this.
+struct Anew {
+    beginning: Beginning,
+    key: Key,
+    generation: u64,
+}
+
+impl Anew {
+    fn begin(beginning: Beginning, key: Key) -> Self {
+        let mut table = beginning.0.table();
+        table.generations += 1;
+        let generation = table.generations;
+        table.arm(&key, None);
+        if let Some(slot) = table.slots.get_mut(&key) {
+            slot.generation = generation;
+            slot.busy = true;
+        }
+        drop(table);
+        Self { beginning, key, generation }
+    }
+
+    fn made(self) {
+        let slot = Slot { generation: self.generation, ..Slot::default() };
+        self.beginning.0.table().put(self.key.clone(), slot);
+    }
+}
+
+impl Drop for Anew {
+    fn drop(&mut self) {
+        let hooks = &self.beginning.0;
+        let mut table = hooks.table();
+        if let Some(slot) = table.slots.get_mut(&self.key)
+            && slot.generation == self.generation
+        {
+            slot.busy = false;
+            table.arm(&self.key, Some(0));
+            hooks.bell.notify_one();
+        }
+    }
+}
+
 /// Makes, lists and calls webhooks.
 #[derive(Clone, Debug)]
 pub(crate) struct Push {
@@ -233,25 +278,26 @@ impl Push {
         Ok(config)
     }
 
-    /// What makes a webhook of a task that is being made too; it is told all events.
-    pub(crate) fn with_task(
+    /// What makes a webhook with a change of its task, which it is told too; or another of one of its
+    /// id. A task that is being made has no id yet.
+    pub(crate) fn with_change(
         &self,
         config: PushConfig,
     ) -> Result<impl FnOnce(&mut Edit) + Send + use<>, Fault> {
-        self.room(None)?;
+        let known = !config.task_id.is_empty();
+        self.room(known.then_some((config.task_id.as_str(), config.id.as_str())))?;
         let beginning = Beginning(self.hooks.clone());
         Ok(move |edit: &mut Edit| {
             let config = PushConfig { task_id: edit.record.task.id.clone(), ..config };
             let key = (config.task_id.clone(), config.id.clone());
-            let hook = Hook { config, next: 1, over: false };
+            let hook = Hook { config, next: edit.record.events + 1, over: false };
             edit.also.push(SideWrite {
                 table: SideTable::TaskPush,
                 key: push_key(&key.0, &key.1),
                 value: Some(json(&hook)),
             });
-            edit.then.push(Box::new(move || {
-                beginning.0.table().put(key, Slot::default());
-            }));
+            let anew = Anew::begin(beginning, key);
+            edit.then.push(Box::new(move || anew.made()));
         })
     }
 
@@ -593,69 +639,4 @@ fn headers(config: &PushConfig) -> Result<HeaderMap, &'static str> {
         }
     }
     Ok(headers)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::a2a::types::TaskState;
-    use crate::clock::SystemClock;
-
-    #[tokio::test]
-    async fn a_webhook_made_anew_is_not_called_before_it_is_durable() {
-        let (_dir, log, _failed) = crate::a2a::log::tests::log();
-        let clock = Arc::new(SystemClock::starting_at_least(proto::time::Time::default()));
-        let limits = A2aConfig { push_to_private: true, ..A2aConfig::default() };
-        let (hooks, jobs) = (Hooks::default(), Arc::default());
-        let tasks = Tasks::open(log, hooks.clone(), jobs, clock.clone(), limits.clone()).unwrap();
-        let push = Push::new(tasks.clone(), hooks.clone(), clock, limits).unwrap();
-        let begun = tasks.begin("s", "", |edit| edit.enter(TaskState::Submitted, None)).await;
-        let task = begun.unwrap().task.id;
-        let config = |url: &str| PushConfig {
-            id: "w".into(),
-            task_id: task.clone(),
-            url: url.into(),
-            ..PushConfig::default()
-        };
-        push.create("s", config("http://127.0.0.1:9/old")).await.unwrap();
-        // The commits after this one wait for our word.
-        let (word, wait) = std::sync::mpsc::channel::<()>();
-        let other = SideWrite { table: SideTable::TaskEvent, key: vec![0], value: None };
-        let place = tasks.log().place(vec![other]).await.unwrap();
-        let _held = place.commit(move || drop(wait.recv()));
-        let anew = push.create("s", config("http://127.0.0.1:9/new"));
-        tokio::pin!(anew);
-        tokio::select! {
-            biased;
-            _ = &mut anew => panic!("not durable yet"),
-            () = std::future::ready(()) => {}
-        }
-        hooks.wake(&task);
-        let mut calls = JoinSet::new();
-        push.start_due(&mut calls);
-        assert!(calls.is_empty(), "the old one is no more");
-        word.send(()).unwrap();
-        anew.await.unwrap();
-        push.start_due(&mut calls);
-        assert_eq!(calls.len(), 1);
-        assert_eq!(push.get("s", &task, "w").unwrap().url, "http://127.0.0.1:9/new");
-    }
-
-    #[test]
-    fn a_webhook_is_shown_its_credentials_under_every_name() {
-        let config = PushConfig {
-            token: "t-1".into(),
-            authentication: Some(super::super::types::Authentication {
-                scheme: "Bearer".into(),
-                credentials: "secret".into(),
-            }),
-            ..PushConfig::default()
-        };
-        let sent = headers(&config).unwrap();
-        assert_eq!(sent["authorization"], "Bearer secret");
-        assert_eq!(sent["x-a2a-notification-token"], "t-1");
-        assert_eq!(sent["a2a-notification-token"], "t-1");
-        assert_eq!(sent["content-type"], "application/a2a+json");
-        assert_eq!(headers(&PushConfig { token: "a\nb".into(), ..config }).unwrap_err(), "token");
-    }
 }
