@@ -166,6 +166,11 @@ impl A2a {
         }
     }
 
+    /// Ends the thread that writes. [`Self::run`] is over.
+    pub(crate) async fn stop(&self) {
+        self.tasks.log().stop().await;
+    }
+
     /// Does what is to be done for one task.
     async fn work(self: Arc<Self>, live: Arc<Live>) {
         let Ok(record) = self.tasks.record(&live) else { return }; // the disk failed, and the node ends

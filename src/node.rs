@@ -515,6 +515,9 @@ impl Node {
         // Let the close frames go out; peers would notice anyway, later.
         let _ = tokio::time::timeout(Duration::from_millis(500), endpoint.wait_idle()).await;
         tasks.shutdown().await;
+        if let Some(a2a) = &handle.a2a {
+            a2a.stop().await;
+        }
         result
     }
 }

@@ -179,6 +179,7 @@ impl Surface {
         // Dropped with the response's body, or when the server stops.
         let task = async move {
             tokio::select! {
+                biased;
                 () = tell => {}
                 Ok(_) = stop.wait_for(|stop| *stop) => {} // an error: nobody can tell us
             }

@@ -12,6 +12,7 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Commits that wait for the disk; further callers wait before they change anything.
@@ -102,11 +103,19 @@ struct Commit {
     done: oneshot::Sender<()>,
 }
 
+/// What the thread is told.
+enum Order {
+    Commit(Commit),
+    /// No more commits.
+    Stop,
+}
+
 /// Where tasks are kept.
 #[derive(Clone)]
 pub(crate) struct Log {
     disk: Disk,
-    queue: mpsc::Sender<Commit>,
+    queue: mpsc::Sender<Order>,
+    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
     room: Arc<Semaphore>,
 }
 
@@ -119,7 +128,7 @@ impl fmt::Debug for Log {
 /// A place in the queue for some writes: from here on nothing is waited for, so order can be decided
 /// under a lock.
 pub(crate) struct Place<'a> {
-    place: mpsc::Permit<'a, Commit>,
+    place: mpsc::Permit<'a, Order>,
     room: OwnedSemaphorePermit,
     writes: Vec<SideWrite>,
     bytes: usize,
@@ -134,19 +143,29 @@ impl Log {
     pub(crate) fn start(store: SideStore, failing: Failing) -> io::Result<Self> {
         let (queue, commits) = mpsc::channel(COMMITS_WAITING_MAX);
         let disk = Disk { store: store.clone(), failing: failing.clone() };
-        std::thread::Builder::new().name("abhyasa-a2a".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name("abhyasa-a2a".into()).spawn(move || {
             match catch_unwind(AssertUnwindSafe(|| run(&store, commits))) {
                 Ok(Ok(())) => {} // nobody has the log any more
                 Ok(Err(error)) => failing.tell(error),
                 Err(_) => failing.tell(DriverError::A2a("its commit thread panicked")),
             }
         })?;
-        Ok(Self { disk, queue, room: Arc::new(Semaphore::new(BYTES_WAITING_MAX)) })
+        let thread = Arc::new(Mutex::new(Some(thread)));
+        Ok(Self { disk, queue, thread, room: Arc::new(Semaphore::new(BYTES_WAITING_MAX)) })
     }
 
     /// For reading: what is there is durable.
     pub(crate) const fn disk(&self) -> &Disk {
         &self.disk
+    }
+
+    /// Makes the commits that wait, and none after them. Returns when nothing writes any more.
+    pub(crate) async fn stop(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let _ = self.queue.send(Order::Stop).await; // or it ended before
+        if let Some(thread) = thread {
+            let _ = tokio::task::spawn_blocking(|| thread.join()).await;
+        }
     }
 
     /// A place for a commit of these writes.
@@ -165,7 +184,13 @@ impl Place<'_> {
     pub(crate) fn commit(self, then: impl FnOnce() + Send + 'static) -> Ticket {
         let Self { place, room, writes, bytes } = self;
         let (done, ticket) = oneshot::channel();
-        place.send(Commit { writes, bytes, _room: room, then: Box::new(then), done });
+        place.send(Order::Commit(Commit {
+            writes,
+            bytes,
+            _room: room,
+            then: Box::new(then),
+            done,
+        }));
         Ticket(ticket)
     }
 }
@@ -181,16 +206,22 @@ fn gone() -> Fault {
     Fault::new(Kind::Internal, "the store cannot be written any more; the log says why")
 }
 
-fn run(store: &SideStore, mut queue: mpsc::Receiver<Commit>) -> Result<(), DriverError> {
-    while let Some(first) = queue.blocking_recv() {
+fn run(store: &SideStore, mut queue: mpsc::Receiver<Order>) -> Result<(), DriverError> {
+    while let Some(Order::Commit(first)) = queue.blocking_recv() {
         let mut bytes = first.bytes;
-        let mut commits = vec![first];
+        let (mut commits, mut stops) = (vec![first], false);
         while commits.len() < COMMITS_SHARED_MAX
             && bytes < BYTES_SHARED_MAX
+            && !stops
             && let Ok(next) = queue.try_recv()
         {
-            bytes += next.bytes;
-            commits.push(next);
+            match next {
+                Order::Commit(next) => {
+                    bytes += next.bytes;
+                    commits.push(next);
+                }
+                Order::Stop => stops = true,
+            }
         }
         // Whoever waits, or comes, hears that nobody is here when this fails.
         //= PS-1 CR-1
@@ -198,6 +229,9 @@ fn run(store: &SideStore, mut queue: mpsc::Receiver<Commit>) -> Result<(), Drive
         for Commit { then, done, .. } in commits {
             then();
             let _ = done.send(());
+        }
+        if stops {
+            break;
         }
     }
     Ok(())
@@ -234,6 +268,21 @@ pub(crate) mod tests {
         while let Ok(place) = log.place(write(b"{}")).await {
             assert!(place.commit(|| {}).durable().await.is_err());
         }
+    }
+
+    #[tokio::test]
+    async fn a_log_that_stops_makes_what_waits_and_no_more() {
+        let (_dir, log, _failed) = log();
+        let mut tickets = Vec::new();
+        for _ in 0..10 {
+            tickets.push(log.place(write(b"{}")).await.unwrap().commit(|| {}));
+        }
+        log.stop().await;
+        for ticket in tickets {
+            ticket.durable().await.unwrap();
+        }
+        assert!(log.place(write(b"{}")).await.is_err());
+        log.stop().await;
     }
 
     #[tokio::test]

@@ -213,6 +213,7 @@ impl Obligations {
                 }
             };
             tokio::select! {
+                biased;
                 reply = first => {
                     answer = None;
                     match reply {

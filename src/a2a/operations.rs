@@ -16,6 +16,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 
 /// Bytes of an id that a client chooses.
@@ -280,13 +281,25 @@ impl A2a {
     }
 
     /// `SendMessage` (A2A §3.1.1).
-    pub(crate) async fn send(&self, caller: &Caller, request: SendRequest) -> Result<Task, Fault> {
+    /// A server that stops answers with the task as it stands.
+    pub(crate) async fn send(
+        &self,
+        caller: &Caller,
+        request: SendRequest,
+        stop: &Receiver<bool>,
+    ) -> Result<Task, Fault> {
         let history = count("configuration.historyLength", request.configuration.history_length)?;
         let waits = !request.configuration.return_immediately;
         let Record { scope, mut task, .. } = self.take(caller, request).await?;
         if waits && !task.status.state.is_terminal() {
             let id = std::mem::take(&mut task).id; // what was said need not wait in memory
-            task = self.wait(&scope, &id).await?.task;
+            let mut stop = stop.clone();
+            let waited = tokio::select! {
+                biased;
+                Ok(_) = stop.wait_for(|stop| *stop) => self.tasks.read_of(&scope, &id)?,
+                waited = self.wait(&scope, &id) => waited?,
+            };
+            task = waited.task;
         }
         cut_history(&mut task, history);
         Ok(task)

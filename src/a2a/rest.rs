@@ -169,7 +169,7 @@ async fn dispatch(
     match operation {
         Operation::Send => {
             let request: SendRequest = request(members, &[("tenant", tenant)])?;
-            ok(headers, &StreamResponse::Task(a2a.send(caller, request).await?))
+            ok(headers, &StreamResponse::Task(a2a.send(caller, request, &surface.stop).await?))
         }
         Operation::Stream => {
             let request: SendRequest = request(members, &[("tenant", tenant)])?;

@@ -102,7 +102,7 @@ async fn dispatch(surface: &Surface, caller: &Caller, call: &Call) -> Result<Res
     match call.method.as_str() {
         "SendMessage" => {
             let request: SendRequest = params(call)?;
-            let task = a2a.send(caller, request).await?;
+            let task = a2a.send(caller, request, &surface.stop).await?;
             Ok(result(&call.id, &StreamResponse::Task(task)))
         }
         "SendStreamingMessage" => {

@@ -129,6 +129,7 @@ impl Http3 {
             }
         };
         tokio::select! {
+            biased;
             () = async { while requests.join_next().await.is_some() {} } => {}
             _ = quic.closed() => return,
         }

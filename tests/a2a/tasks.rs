@@ -160,6 +160,23 @@ async fn bd1_a_page_of_large_tasks_ends_early() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_answers_the_calls_that_wait() {
+    let world = World::new();
+    let server = Server::start(echo(&world, "", "")).await;
+    let slow = message("m", &["x"], json!({ "delay_ms": 50_000 }));
+    let waiting = server.rpc("SendMessage", &json!({ "message": slow }));
+    let waiting = tokio::spawn(waiting.send());
+    crate::eventually("the task", async || {
+        let listed = server.call("ListTasks", json!({ "status": "TASK_STATE_WORKING" })).await;
+        (listed["totalSize"] == 1).then_some(())
+    })
+    .await;
+    server.stop().await;
+    let answer = json_of(waiting.await.unwrap().unwrap()).await;
+    assert_eq!(answer["result"]["task"]["status"]["state"], "TASK_STATE_WORKING");
+}
+
 /// PS-1: what a client was told of a task is there after a crash, and the rest still comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn ps1_no_task_that_was_answered_is_lost_by_a_crash() {
