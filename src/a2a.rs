@@ -34,7 +34,7 @@ use crate::driver::DriverError;
 use crate::store::SideStore;
 use backend::{Backend, Echo, Proxy, Turn, fail};
 use fault::Fault;
-use jobs::Jobs;
+use jobs::{Jobs, Kind};
 use log::{Failing, Log};
 use obligation::Obligations;
 use proto::store::ReadError;
@@ -45,8 +45,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tasks::{Live, Tasks};
 use tokio::sync::{Semaphore, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
+/// Obligations whose tasks wait for the core at a time; the acks of further ones come with copies.
+const SETTLING_MAX: usize = 16_384;
 /// How often tasks that are kept long enough are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
@@ -66,6 +68,12 @@ pub enum A2aError {
     /// The store keeps nothing but the core's records.
     #[error("A2A: this store has no place for tasks; fix: take agent out of [a2a]")]
     NoPlace,
+}
+
+fn ended(worked: Result<(), JoinError>) {
+    if let Err(error) = worked {
+        tracing::error!(%error, "the work on an A2A task goes on after a restart only");
+    }
 }
 
 /// The A2A server of a node.
@@ -136,19 +144,27 @@ impl A2a {
 
     /// Works for ever.
     pub(crate) async fn run(self: Arc<Self>) {
-        let (mut works, mut others) = (JoinSet::new(), JoinSet::new()); // they go when this task does
+        // They go when this task does.
+        let (mut works, mut settling, mut others) =
+            (JoinSet::new(), JoinSet::new(), JoinSet::new());
         others.spawn(self.push.clone().run());
         others.spawn(self.clone().sweep());
         loop {
-            while works.len() < self.config.a2a.running_max
-                && let Some(job) = self.jobs.pop()
-            {
-                let Some(live) = self.tasks.live(&job.id) else { continue };
-                let work = self.clone().work(live);
-                works.spawn(async move {
-                    work.await;
-                    drop(job);
-                });
+            let running_max = self.config.a2a.running_max;
+            for (kind, works, max) in [
+                (Kind::Agent, &mut works, running_max),
+                (Kind::Custody, &mut settling, SETTLING_MAX),
+            ] {
+                while works.len() < max
+                    && let Some(job) = self.jobs.pop(kind)
+                {
+                    let Some(live) = self.tasks.live(&job.id) else { continue };
+                    let work = self.clone().work(live);
+                    works.spawn(async move {
+                        work.await;
+                        drop(job);
+                    });
+                }
             }
             tokio::select! {
                 biased;
@@ -156,11 +172,8 @@ impl A2a {
                     let what = "its webhooks, or the forgetting of old tasks, ended";
                     return self.failing.tell(DriverError::A2a(what));
                 }
-                Some(worked) = works.join_next() => {
-                    if let Err(error) = worked {
-                        tracing::error!(%error, "the work on an A2A task goes on after a restart only");
-                    }
-                }
+                Some(worked) = works.join_next() => ended(worked),
+                Some(worked) = settling.join_next() => ended(worked),
                 () = self.jobs.rung() => {}
             }
         }

@@ -197,6 +197,13 @@ impl File {
                 "pending_max",
                 custody.pending_max as u64,
             ),
+            // Else a task is gone before its webhooks are given up.
+            (
+                ["a2a", "push_give_up_seconds"],
+                self.a2a.push_give_up_seconds,
+                "retention_seconds",
+                self.a2a.retention_seconds,
+            ),
         ];
         for ([table, key], value, other, most) in pairs {
             if value > most {

@@ -13,9 +13,19 @@ enum State {
     Again,
 }
 
+/// Who does the work: one kind does not wait for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// The agent.
+    Agent,
+    /// The core.
+    Custody,
+}
+
 #[derive(Debug, Default)]
 struct Table {
-    waiting: VecDeque<String>,
+    agent: VecDeque<String>,
+    custody: VecDeque<String>,
     known: HashMap<String, State>,
 }
 
@@ -30,7 +40,17 @@ pub(crate) struct Jobs {
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) id: String,
+    kind: Kind,
     jobs: Arc<Jobs>,
+}
+
+impl Table {
+    const fn queue(&mut self, kind: Kind) -> &mut VecDeque<String> {
+        match kind {
+            Kind::Agent => &mut self.agent,
+            Kind::Custody => &mut self.custody,
+        }
+    }
 }
 
 impl Jobs {
@@ -38,8 +58,8 @@ impl Jobs {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is work for a task, unless it waits already.
-    pub(crate) fn push(&self, id: String) {
+    /// There is work for a task, unless it waits already. A task has one kind for ever.
+    pub(crate) fn push(&self, kind: Kind, id: String) {
         let mut table = self.table();
         match table.known.get_mut(&id) {
             Some(State::Waiting | State::Again) => return,
@@ -50,17 +70,17 @@ impl Jobs {
             None => {}
         }
         table.known.insert(id.clone(), State::Waiting);
-        table.waiting.push_back(id);
+        table.queue(kind).push_back(id);
         drop(table);
         self.bell.notify_one();
     }
 
     /// The next to work on.
-    pub(crate) fn pop(self: &Arc<Self>) -> Option<Job> {
+    pub(crate) fn pop(self: &Arc<Self>, kind: Kind) -> Option<Job> {
         let mut table = self.table();
-        let id = table.waiting.pop_front()?;
+        let id = table.queue(kind).pop_front()?;
         table.known.insert(id.clone(), State::Running);
-        Some(Job { id, jobs: self.clone() })
+        Some(Job { id, kind, jobs: self.clone() })
     }
 
     /// Returns when there may be one.
@@ -73,7 +93,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         let again = self.jobs.table().known.remove(&self.id) == Some(State::Again);
         if again {
-            self.jobs.push(std::mem::take(&mut self.id));
+            self.jobs.push(self.kind, std::mem::take(&mut self.id));
         }
     }
 }
@@ -86,20 +106,23 @@ mod tests {
     fn bd1_a_task_is_worked_on_once_at_a_time_however_often_it_is_asked_for() {
         let jobs = Arc::new(Jobs::default());
         for id in ["a", "b", "a", "a"] {
-            jobs.push(id.to_owned());
+            jobs.push(Kind::Agent, id.to_owned());
         }
-        let a = jobs.pop().unwrap();
-        let b = jobs.pop().unwrap();
+        let a = jobs.pop(Kind::Agent).unwrap();
+        let b = jobs.pop(Kind::Agent).unwrap();
         assert_eq!((a.id.as_str(), b.id.as_str()), ("a", "b"));
-        assert!(jobs.pop().is_none());
+        assert!(jobs.pop(Kind::Agent).is_none());
+        jobs.push(Kind::Custody, "c".to_owned());
+        assert!(jobs.pop(Kind::Agent).is_none());
+        assert_eq!(jobs.pop(Kind::Custody).unwrap().id, "c");
         // What comes while it runs waits for its end.
-        jobs.push("a".to_owned());
-        jobs.push("a".to_owned());
-        assert!(jobs.pop().is_none());
+        jobs.push(Kind::Agent, "a".to_owned());
+        jobs.push(Kind::Agent, "a".to_owned());
+        assert!(jobs.pop(Kind::Agent).is_none());
         drop(b);
         drop(a);
-        let a = jobs.pop().unwrap();
-        assert!(a.id == "a" && jobs.pop().is_none());
+        let a = jobs.pop(Kind::Agent).unwrap();
+        assert!(a.id == "a" && jobs.pop(Kind::Agent).is_none());
         drop(a);
         assert!(jobs.table().known.is_empty());
     }

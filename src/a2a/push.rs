@@ -146,6 +146,14 @@ impl Hooks {
         }
     }
 
+    /// Whether a webhook of a task has something to hear yet.
+    pub(crate) fn telling(&self, task: &str) -> bool {
+        let table = self.table();
+        let first = (task.to_owned(), String::new());
+        let mut slots = table.slots.range(first..).take_while(|((of, _), _)| of == task);
+        slots.any(|(_, slot)| slot.busy || slot.due_ms.is_some())
+    }
+
     /// A task is gone, and its webhooks with it.
     pub(crate) fn forget(&self, task: &str) {
         let mut table = self.table();

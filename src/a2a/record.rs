@@ -2,6 +2,7 @@
 //! events.
 
 use super::fault::{Fault, Kind};
+use super::jobs;
 use super::types::{
     Artifact, ArtifactUpdate, Message, StatusUpdate, StreamResponse, Struct, Task, TaskState,
     TaskStatus,
@@ -29,6 +30,17 @@ pub(crate) enum Work {
     Turn,
     /// The core decides on an obligation.
     Obligation,
+}
+
+impl Work {
+    /// Who does it.
+    pub(crate) const fn kind(&self) -> Option<jobs::Kind> {
+        match self {
+            Self::None => None,
+            Self::Turn => Some(jobs::Kind::Agent),
+            Self::Obligation => Some(jobs::Kind::Custody),
+        }
+    }
 }
 
 /// An obligation that a task carries.
@@ -97,6 +109,11 @@ impl Record {
     pub(crate) const fn state(&self) -> TaskState {
         self.task.status.state
     }
+}
+
+/// Whose the tasks of a scope are, whatever the tenant.
+pub(crate) fn caller_of(scope: &str) -> &str {
+    scope.split('\n').next().unwrap_or_default()
 }
 
 /// The time of an order, in unix milliseconds.

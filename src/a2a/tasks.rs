@@ -2,12 +2,13 @@
 //!
 //! The disk has them all. Memory has what lists need of each, and locks and bells of those that go on.
 
-use super::fault::Fault;
+use super::backend::fail;
+use super::fault::{Fault, Kind};
 use super::jobs::Jobs;
 use super::log::{Disk, Log};
 use super::push::Hooks;
 use super::record::{
-    Brief, Carried, Edit, Record, Work, beyond, obligation_key, order_ms, order_of_ms, under,
+    Brief, Carried, Edit, Record, beyond, caller_of, obligation_key, order_ms, order_of_ms, under,
 };
 use super::types::{Task, TaskState};
 use crate::clock::Clock;
@@ -73,7 +74,7 @@ struct Index {
     /// Tasks that ended, by order.
     ended: BTreeMap<u64, String>,
     live: HashMap<String, Arc<Live>>,
-    /// Tasks that go on or begin, by scope.
+    /// Tasks that go on or begin, by caller.
     going_on: HashMap<String, usize>,
     /// Tasks that begin.
     beginning: usize,
@@ -102,12 +103,43 @@ impl Index {
     }
 
     fn ends(&mut self, scope: &str) {
-        if let Some(count) = self.going_on.get_mut(scope) {
+        let caller = caller_of(scope);
+        if let Some(count) = self.going_on.get_mut(caller) {
             *count -= 1;
             if *count == 0 {
-                self.going_on.remove(scope);
+                self.going_on.remove(caller);
             }
         }
+    }
+
+    /// Tasks to forget for one of `scope`: that ended, the oldest first, the caller's own before those
+    /// of others. One whose webhooks have not heard all of it goes last.
+    fn to_forget(&self, scope: &str, hooks: &Hooks, most: usize) -> Vec<String> {
+        let caller = caller_of(scope);
+        let of = |mine: bool, telling: bool| {
+            let fits = move |id: &&String| {
+                let brief = self.briefs.get(id.as_str());
+                brief.is_some_and(|brief| (caller_of(&brief.scope) == caller) == mine)
+                    && hooks.telling(id) == telling
+            };
+            self.ended.values().filter(fits).take(most).cloned().collect::<Vec<_>>()
+        };
+        for telling in [false, true] {
+            for mine in [true, false] {
+                let found = of(mine, telling);
+                if found.is_empty() {
+                    continue;
+                }
+                if telling {
+                    tracing::warn!(
+                        tasks = found.len(),
+                        "tasks are forgotten before their webhooks heard of them: a2a.tasks_max"
+                    );
+                }
+                return found;
+            }
+        }
+        Vec::new()
     }
 }
 
@@ -207,10 +239,11 @@ impl Tasks {
                 if !brief.state.is_terminal() {
                     let record = read(log.disk(), &id)?
                         .ok_or_else(|| ReadError(format!("task {id} is gone").into()))?;
-                    if record.work != Work::None {
-                        jobs.push(id.clone());
+                    if let Some(kind) = record.work.kind() {
+                        jobs.push(kind, id.clone());
                     }
-                    *index.going_on.entry(brief.scope.clone()).or_default() += 1;
+                    let caller = caller_of(&brief.scope).to_owned();
+                    *index.going_on.entry(caller).or_default() += 1;
                     index.live.insert(id.clone(), Arc::new(Live::new(id.clone(), record.events)));
                 }
                 index.put(&id, brief);
@@ -340,8 +373,8 @@ impl Tasks {
             }
             then.into_iter().for_each(|then| then());
             // Here and not by the caller, who may be gone: what is durable is worked on.
-            if begun.work != Work::None {
-                inner.jobs.push(id.clone());
+            if let Some(kind) = begun.work.kind() {
+                inner.jobs.push(kind, id.clone());
             }
             inner.hooks.wake(&id);
         });
@@ -354,23 +387,19 @@ impl Tasks {
         loop {
             let oldest = {
                 let mut index = self.inner.index();
-                let mine = index.going_on.get(scope).copied().unwrap_or(0);
+                let mine = index.going_on.get(caller_of(scope)).copied().unwrap_or(0);
                 if mine >= self.limits.tasks_per_caller_max {
                     let what = format!("{mine} tasks of this caller go on, the limit");
                     return Err(Fault::overloaded(what));
                 }
                 if index.briefs.len() + index.beginning < self.limits.tasks_max {
-                    *index.going_on.entry(scope.to_owned()).or_default() += 1;
+                    *index.going_on.entry(caller_of(scope).to_owned()).or_default() += 1;
                     index.beginning += 1;
                     let inner = self.inner.clone();
                     return Ok(Beginning { inner, scope: scope.to_owned(), begun: false });
                 }
-                index
-                    .ended
-                    .values()
-                    .take(FORGET_MAX.min(1 + self.limits.tasks_max / 16))
-                    .cloned()
-                    .collect::<Vec<_>>()
+                let most = FORGET_MAX.min(1 + self.limits.tasks_max / 16);
+                index.to_forget(scope, &self.inner.hooks, most)
             };
             if oldest.is_empty() {
                 let what = format!("all {} tasks go on, the limit", self.limits.tasks_max);
@@ -410,8 +439,8 @@ impl Tasks {
             }
             drop(held);
             then.into_iter().for_each(|then| then());
-            if record.work != Work::None && record.turn != turn {
-                inner.jobs.push(id.clone());
+            if let Some(kind) = record.work.kind().filter(|_| record.turn != turn) {
+                inner.jobs.push(kind, id.clone());
             }
             told.send_replace(record.events);
             inner.hooks.wake(id);
@@ -449,10 +478,40 @@ impl Tasks {
         listed
     }
 
+    /// Ends tasks that have waited for their client as long as tasks are kept.
+    async fn expire(&self, until: u64) -> Result<(), Fault> {
+        let old: Vec<Arc<Live>> = {
+            let index = self.inner.index();
+            let waits = |live: &&Arc<Live>| {
+                index.briefs.get(&live.id).is_some_and(|brief| {
+                    brief.state.is_interrupted() && order_ms(brief.order) < until
+                })
+            };
+            index.live.values().filter(waits).take(FORGET_MAX).cloned().collect()
+        };
+        for live in old {
+            let ended = self
+                .change(&live, |edit| {
+                    if edit.record.state().is_interrupted() && order_ms(edit.record.order) < until {
+                        fail(edit, "nobody answered for as long as tasks are kept");
+                        return Ok(());
+                    }
+                    Err(Fault::no_task(&live.id)) // it was answered meanwhile
+                })
+                .await;
+            match ended {
+                Err(fault) if fault.kind != Kind::TaskNotFound => return Err(fault),
+                _ => live.stop(),
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets tasks that ended longer ago than they are kept; whether there may be more.
     pub(crate) async fn sweep(&self) -> Result<bool, Fault> {
         let kept_ms = self.limits.retention_seconds.saturating_mul(1_000);
         let until = self.clock.now().before_ms(kept_ms).as_ms();
+        self.expire(until).await?;
         let old: Vec<String> = {
             let index = self.inner.index();
             let old = index.ended.iter().take_while(|(order, _)| order_ms(**order) < until);
@@ -531,9 +590,7 @@ pub(crate) fn read(disk: &Disk, id: &str) -> Result<Option<Record>, ReadError> {
 pub(crate) fn random_id() -> Result<String, Fault> {
     let mut bytes = [0u8; 16];
     let random = rustls::crypto::aws_lc_rs::default_provider().secure_random;
-    random
-        .fill(&mut bytes)
-        .map_err(|_| Fault::new(super::fault::Kind::Internal, "no random bytes for an id"))?;
+    random.fill(&mut bytes).map_err(|_| Fault::new(Kind::Internal, "no random bytes for an id"))?;
     let mut bits = u128::from_be_bytes(bytes);
     bits = bits & !(0xf << 76) | (4 << 76);
     bits = bits & !(0b11 << 62) | (0b10 << 62);
@@ -551,6 +608,7 @@ pub(crate) fn random_id() -> Result<String, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::a2a::record::Work;
     use crate::clock::SystemClock;
     use proto::time::Time;
 
@@ -575,7 +633,7 @@ mod tests {
         let next = async || {
             let soon = async {
                 loop {
-                    match jobs.pop() {
+                    match jobs.pop(crate::a2a::jobs::Kind::Agent) {
                         Some(job) => return job,
                         None => jobs.rung().await,
                     }

@@ -189,11 +189,12 @@ section! {
         /// Events of a task kept for streams and webhooks. One that is further behind gets the whole
         /// task in place of those it missed.
         events_max: u64 = 1_024, 2 => 1_000_000;
-        /// Tasks kept. The oldest that ended are forgotten; if all go on, a new one is refused.
+        /// Tasks kept. The oldest that ended are forgotten, those of the same caller first; if all go
+        /// on, a new one is refused.
         tasks_max: usize = 100_000, 1 => 10_000_000;
-        /// Tasks of one caller that go on at a time. A new one is refused with retry-after.
+        /// Tasks of one caller, in all its tenants, that go on at a time. A new one is refused with retry-after.
         tasks_per_caller_max: usize = 10_000, 1 => 10_000_000;
-        /// Seconds a task is kept after its end.
+        /// Seconds a task is kept after its end. One that waits for its client so long fails.
         retention_seconds: u64 = 604_800, 60 => 316_224_000;
         /// Tasks the agent is at work on at a time. The rest wait as submitted.
         running_max: usize = 1_024, 1 => 65_536;

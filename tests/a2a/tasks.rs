@@ -247,6 +247,34 @@ async fn bd1_what_is_over_a_limit_is_refused_or_forgotten() {
     server.stop().await;
 }
 
+/// A caller has one share, however many tenants it names, and pays for itself first.
+#[tokio::test(flavor = "multi_thread")]
+async fn bd1_one_caller_takes_no_place_of_another() {
+    let world = World::new();
+    let limits = "tasks_max = 3\ntasks_per_caller_max = 2";
+    let server = Server::start(echo(&world, limits, &super::bob(&world))).await;
+    let ours = id_of(&server.send(hello("m")).await);
+    let bobs = async |tenant: &str, wish: Value| {
+        let configuration = json!({ "returnImmediately": wish != json!({}) });
+        let params = json!({
+            "tenant": tenant, "message": message("m", &["x"], wish), "configuration": configuration
+        });
+        let request = server.rpc("SendMessage", &params).bearer_auth(super::TOKEN);
+        json_of(request.send().await.unwrap()).await
+    };
+    for n in 0..5 {
+        let answer = bobs("t", json!({})).await;
+        assert!(answer.get("error").is_none(), "{n}: {answer}");
+    }
+    assert_eq!(server.get(&ours).await["id"], ours.as_str(), "Bob's own went first");
+    let slow = json!({ "delay_ms": 50_000 });
+    for (tenant, taken) in [("t", true), ("u", true), ("v", false)] {
+        let answer = bobs(tenant, slow.clone()).await;
+        assert_eq!(answer.get("error").is_none(), taken, "{tenant}: {answer}");
+    }
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_too_long_is_answered_with_the_task_as_it_stands() {
     let world = World::new();
