@@ -2,6 +2,7 @@ use super::{SideStore, Storage, StoreError};
 use bytes::Bytes;
 use proto::store::{Read, ReadError, Table, Write};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -50,18 +51,50 @@ impl FromStr for FaultPlan {
     }
 }
 
-/// A store that fails once, on plan. For tests of what must hold when a disk does.
+/// A plan, and how many synced commits there were: of the core, and of what is beside it.
 #[derive(Debug)]
-pub struct FaultStore<S> {
-    inner: S,
+pub(super) struct Strikes {
     plan: FaultPlan,
     commits: AtomicU64,
 }
 
+impl Strikes {
+    /// Makes a synced commit, or what the plan has in its place. `failed` is an error that says why.
+    pub(super) fn commit(
+        &self,
+        commit: impl FnOnce() -> Result<(), StoreError>,
+        failed: impl FnOnce(&'static str) -> StoreError,
+    ) -> Result<(), StoreError> {
+        if self.commits.fetch_add(1, Ordering::Relaxed) + 1 != self.plan.at {
+            return commit();
+        }
+        match self.plan.fault {
+            Fault::FailSync => Err(failed(FAILED)),
+            Fault::FailSyncKept => {
+                commit()?;
+                Err(failed(FAILED))
+            }
+            Fault::DiskFull => Err(failed("injected: no space left on device (ENOSPC)")),
+            Fault::AbortBefore => std::process::abort(),
+            Fault::AbortAfter => {
+                commit()?;
+                std::process::abort()
+            }
+        }
+    }
+}
+
+/// A store that fails once, on plan. For tests of what must hold when a disk does.
+#[derive(Debug)]
+pub struct FaultStore<S> {
+    inner: S,
+    strikes: Arc<Strikes>,
+}
+
 impl<S> FaultStore<S> {
     /// `inner`, failing on `plan`.
-    pub const fn new(inner: S, plan: FaultPlan) -> Self {
-        Self { inner, plan, commits: AtomicU64::new(0) }
+    pub fn new(inner: S, plan: FaultPlan) -> Self {
+        Self { inner, strikes: Arc::new(Strikes { plan, commits: AtomicU64::new(0) }) }
     }
 }
 
@@ -90,27 +123,14 @@ impl<S: Storage> Storage for FaultStore<S> {
     }
 
     fn side(&self) -> Result<Option<SideStore>, StoreError> {
-        self.inner.side()
+        Ok(self.inner.side()?.map(|side| side.failing(self.strikes.clone())))
     }
 
     fn commit(&self, writes: &[Write], sync: bool) -> Result<(), StoreError> {
-        if !sync || self.commits.fetch_add(1, Ordering::Relaxed) + 1 != self.plan.at {
+        if !sync {
             return self.inner.commit(writes, sync);
         }
-        match self.plan.fault {
-            Fault::FailSync => Err(StoreError::commit(writes, FAILED)),
-            Fault::FailSyncKept => {
-                self.inner.commit(writes, sync)?;
-                Err(StoreError::commit(writes, FAILED))
-            }
-            Fault::DiskFull => {
-                Err(StoreError::commit(writes, "injected: no space left on device (ENOSPC)"))
-            }
-            Fault::AbortBefore => std::process::abort(),
-            Fault::AbortAfter => {
-                self.inner.commit(writes, sync)?;
-                std::process::abort()
-            }
-        }
+        let commit = || self.inner.commit(writes, sync);
+        self.strikes.commit(commit, |why| StoreError::commit(writes, why))
     }
 }

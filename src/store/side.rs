@@ -4,10 +4,12 @@
 //! both halves of a node as they were at one time.
 
 use super::StoreError;
+use super::fault::Strikes;
 use super::fjall::{explain, read_error};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use proto::store::ReadError;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bytes of one table's write buffer.
 const MEMTABLE_BYTES: u64 = 8 << 20;
@@ -61,6 +63,8 @@ pub type SideEntry = (Vec<u8>, Vec<u8>);
 pub struct SideStore {
     db: Database,
     tables: [Keyspace; SideTable::ALL.len()],
+    /// In tests, what fails and when.
+    strikes: Option<Arc<Strikes>>,
 }
 
 impl std::fmt::Debug for SideStore {
@@ -84,7 +88,12 @@ impl SideStore {
             );
         }
         let tables = tables.try_into().map_err(|_| failed("not all tables were made".into()))?;
-        Ok(Self { db: db.clone(), tables })
+        Ok(Self { db: db.clone(), tables, strikes: None })
+    }
+
+    /// The same, whose commits fail on a plan.
+    pub(super) fn failing(self, strikes: Arc<Strikes>) -> Self {
+        Self { strikes: Some(strikes), ..self }
     }
 
     fn table(&self, table: SideTable) -> &Keyspace {
@@ -166,10 +175,15 @@ impl SideStore {
                 None => batch.remove(self.table(*table), key.as_slice()),
             }
         }
-        batch.commit().map_err(|error| StoreError::Commit {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| StoreError::Commit {
             writes: count,
             bytes,
-            source: explain(&error).into(),
-        })
+            source,
+        };
+        let commit = || batch.commit().map_err(|error| failed(explain(&error).into()));
+        match &self.strikes {
+            None => commit(),
+            Some(strikes) => strikes.commit(commit, |why| failed(why.into())),
+        }
     }
 }
