@@ -291,7 +291,8 @@ impl Builder {
                 tasks.spawn(dialer.clone().maintain(peer.id.clone(), address.as_str().to_owned()));
             }
             let endpoint = peer.obligation_endpoint.is_some() || peer.agent_card.is_some();
-            if peer.http_token_file.is_some() || endpoint {
+            // Over HTTP/3 a peer needs no token to give us its own.
+            if peer.http_token_file.is_some() || endpoint || config.api.http3 {
                 let started = HttpPeer::start(
                     config.id.clone(),
                     peer,

@@ -125,6 +125,33 @@ async fn a_peer_calls_over_http3_known_by_its_certificate() {
     server.stop().await;
 }
 
+/// A peer that has nothing but its certificate.
+#[tokio::test(flavor = "multi_thread")]
+async fn ab3_an_obligation_over_http3_needs_no_token() {
+    let world = World::new();
+    let bobs = world.config("bob", "").quic.cert.parent().unwrap().to_owned();
+    let server = Server::start(http3(&world, &crate::common::peer_toml("bob", None))).await;
+    let obligation = json!({
+        "obligation_id": "ob-h3", "kind": "anumati.consent", "target": id("alice").as_str(),
+        "payload": { "decision": "revoke", "scope": "h3" }, "deadline_seconds": 60,
+        "max_retries": 600, "created_at": server.handle().now().to_rfc3339()
+    });
+    let rpc = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": { "message": {
+        "messageId": "ob-h3", "role": "ROLE_USER", "parts": [{ "text": "an obligation" }],
+        "extensions": [super::URI], "metadata": { super::URI: obligation }
+    } } });
+    let headers = json!({ "a2a-version": "1.0", "content-type": "application/json" });
+    let requests = json!([
+        { "method": "POST", "path": "/a2a", "headers": headers, "body": rpc.to_string() },
+    ]);
+    let answers = call(&server, &bobs, &requests).await.unwrap();
+    let body: Value = serde_json::from_str(text(&answers[0], "/body")).unwrap();
+    assert_eq!(body["result"]["task"]["status"]["state"], "TASK_STATE_COMPLETED", "{body}");
+    let granted = crate::common::granted(server.handle().store(), Role::Receiver, "bob", "h3");
+    assert_eq!(granted, Some(false));
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_is_not_heard_over_http3_and_nobody_where_it_is_off() {
     let world = World::new();

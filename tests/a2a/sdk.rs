@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// The releases that are spoken with: the A2A SDK, and a QUIC and HTTP/3 stack.
 const PEERS: [&str; 2] = ["a2a-sdk==1.3.0", "aioquic==1.7.2"];
+/// Of what they need: a release of tomorrow is no reason for a test to fail.
+const CONSTRAINTS: &str = "tests/a2a/constraints.txt";
 /// How long the client may take.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(120);
 
@@ -28,14 +30,15 @@ fn run(what: &mut Command) -> Result<Output, String> {
 pub(super) fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("a2a-peers-1");
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("a2a-peers-2");
         let python = place.join("bin/python");
+        let constraints = Path::new(env!("CARGO_MANIFEST_DIR")).join(CONSTRAINTS);
         let imports = |python: &Path| run(Command::new(python).args(["-c", "import a2a, httpx, aioquic"]));
         if imports(&python).is_ok() {
             return python;
         }
         let made = run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))
-            .and_then(|_| run(Command::new(&python).args(["-m", "pip", "install", "-q"]).args(PEERS)))
+            .and_then(|_| run(Command::new(&python).args(["-m", "pip", "install", "-q", "-c"]).arg(constraints).args(PEERS)))
             .and_then(|_| imports(&python));
         if let Err(why) = made {
             panic!(

@@ -61,7 +61,7 @@ async fn both_bindings_stream_the_same_and_close_at_the_end() {
 async fn one_that_comes_late_begins_with_the_task_and_one_that_leaves_disturbs_nobody() {
     let world = World::new();
     let server = Server::start(echo(&world, "", "")).await;
-    let request = server.request(Method::POST, "/a2a/rest/message:stream").json(&slow(100));
+    let request = server.request(Method::POST, "/a2a/rest/message:stream").json(&slow(400));
     let mut first = Stream::of(request.send().await.unwrap());
     let id = text(&first.next().await.unwrap().1, "/task/id").to_owned();
     let mut second = server.subscribe(&id, None).await;
