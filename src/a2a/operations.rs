@@ -99,13 +99,18 @@ fn cut_history(task: &mut Task, max: Option<usize>) {
 
 impl A2a {
     /// Refuses who does not know an extension that is required (A2A §3.3.4).
-    pub(crate) fn check_extensions(&self, caller: &Caller) -> Result<(), Fault> {
-        if self.config.a2a.extension_required && !caller.has_extension() {
-            return Err(Fault::new(
-                Kind::ExtensionSupportRequired,
-                format!("{} is required; name it in A2A-Extensions", obligation::URI),
-            )
-            .with("extension", obligation::URI));
+    pub(crate) async fn check_extensions(&self, caller: &Caller) -> Result<(), Fault> {
+        let ours = self.config.a2a.extension_required.then_some(obligation::URI);
+        let profile = self.backend.profile().await;
+        let required = |extension: &&Value| extension.get("required") == Some(&Value::Bool(true));
+        let agents = profile.extensions.iter().filter(required);
+        let uris = agents.filter_map(|extension| extension.get("uri").and_then(Value::as_str));
+        for uri in ours.into_iter().chain(uris) {
+            if !caller.extensions.iter().any(|named| named == uri) {
+                let what = format!("{uri} is required; name it in A2A-Extensions");
+                let fault = Fault::new(Kind::ExtensionSupportRequired, what);
+                return Err(fault.with("extension", uri));
+            }
         }
         Ok(())
     }
@@ -271,13 +276,15 @@ impl A2a {
                 Ok(edit.record.clone())
             })
             .await
+            .map_err(|fault| match fault.kind {
+                Kind::TaskNotFound => has_ended(&live.id), // meanwhile
+                _ => fault,
+            })
     }
 
     /// A task that goes on, or the error of one that ended (A2A §3.1.2).
     fn going_on(&self, scope: &str, task: &str) -> Result<Arc<Live>, Fault> {
-        self.tasks.live_of(scope, task)?.ok_or_else(|| {
-            Fault::new(Kind::UnsupportedOperation, "the task has ended").with("taskId", task)
-        })
+        self.tasks.live_of(scope, task)?.ok_or_else(|| has_ended(task))
     }
 
     /// `SendMessage` (A2A §3.1.1).
@@ -543,6 +550,10 @@ impl A2a {
         id("tenant", &request.tenant)?;
         Ok(self.card(caller.peer.as_ref()).await)
     }
+}
+
+fn has_ended(task: &str) -> Fault {
+    Fault::new(Kind::UnsupportedOperation, "the task has ended").with("taskId", task)
 }
 
 /// Whether this is base64 of either alphabet, padded or not (ProtoJSON of bytes).

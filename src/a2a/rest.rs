@@ -46,7 +46,7 @@ pub(crate) async fn call(
     let answer = async {
         let caller = surface.caller(&parts)?;
         surface.check_version(&parts)?;
-        surface.a2a.check_extensions(&caller)?;
+        surface.a2a.check_extensions(&caller).await?;
         let (tenant, operation) = route(method, &path)?;
         let request = read(&surface, method, &parts.uri, body).await?;
         let response = dispatch(&surface, &caller, tenant, &operation, request, headers).await?;

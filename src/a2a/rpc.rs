@@ -31,8 +31,10 @@ pub(crate) async fn call(State(surface): State<Surface>, request: Request) -> Re
         Ok(call) => call,
         Err(Unread { id, fault }) => return refused(&id, &fault),
     };
-    let checked =
-        surface.check_version(&parts).and_then(|()| surface.a2a.check_extensions(&caller));
+    let checked = match surface.check_version(&parts) {
+        Ok(()) => surface.a2a.check_extensions(&caller).await,
+        Err(fault) => Err(fault),
+    };
     let answer = match checked {
         Ok(()) => dispatch(&surface, &caller, &call).await,
         Err(fault) => Err(fault),

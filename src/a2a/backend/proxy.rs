@@ -48,8 +48,16 @@ pub(crate) struct Proxy {
 struct Card {
     asked: Option<Instant>,
     profile: Arc<Profile>,
-    /// Where it takes JSON-RPC of A2A 1.0, and whether it streams.
-    endpoint: Option<(Url, bool)>,
+    endpoint: Option<Endpoint>,
+}
+
+/// Where the agent takes JSON-RPC of A2A 1.0.
+#[derive(Clone, Debug, PartialEq)]
+struct Endpoint {
+    url: Url,
+    /// Named in each call there, if it is not empty (A2A §4.4.6).
+    tenant: String,
+    streams: bool,
 }
 
 /// What we remember of a task over a restart.
@@ -161,7 +169,7 @@ impl Proxy {
     }
 
     /// Where the agent takes calls, asked for until it is there.
-    async fn endpoint(&self) -> Result<(Url, bool), Fault> {
+    async fn endpoint(&self) -> Result<Endpoint, Fault> {
         let begun = Instant::now();
         for attempt in 0u32.. {
             if let Some(endpoint) = self.look().await.endpoint {
@@ -179,10 +187,13 @@ impl Proxy {
         )))
     }
 
-    async fn post(&self, turn: &Record, method: &str, params: Value) -> Result<Response, Lost> {
-        let Some((url, _)) = self.look().await.endpoint else {
+    async fn post(&self, turn: &Record, method: &str, mut params: Value) -> Result<Response, Lost> {
+        let Some(Endpoint { url, tenant, .. }) = self.look().await.endpoint else {
             return Err(Lost::Unreached("it has no card".to_owned()));
         };
+        if let Some(params) = params.as_object_mut().filter(|_| !tenant.is_empty()) {
+            params.insert("tenant".to_owned(), Value::String(tenant));
+        }
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let mut request = self
             .client
@@ -220,7 +231,7 @@ impl Proxy {
                 None => Err(Fault::new(Kind::Internal, IN_DOUBT)),
             };
         }
-        let (_, streams) = self.endpoint().await?;
+        let Endpoint { streams, .. } = self.endpoint().await?;
         turn.tell(|edit| {
             Memory { sending: true, ..memory.clone() }.keep(edit);
             if edit.record.state() != TaskState::Working {
@@ -317,7 +328,7 @@ impl Proxy {
                     continue;
                 }
             }
-            if self.card().endpoint.as_ref().is_some_and(|(_, streams)| *streams)
+            if self.card().endpoint.as_ref().is_some_and(|endpoint| endpoint.streams)
                 && let Ok(response) = self.post(&turn.record, "SubscribeToTask", params).await
             {
                 let mut events = Events::of(self, response);
@@ -341,6 +352,15 @@ impl Proxy {
         task: &mut Option<String>,
     ) -> Result<bool, Fault> {
         let over = |state: TaskState| state.is_terminal() || state.is_interrupted();
+        let of = match &event {
+            StreamResponse::Task(found) => &found.id,
+            StreamResponse::StatusUpdate(update) => &update.task_id,
+            StreamResponse::ArtifactUpdate(update) => &update.task_id,
+            StreamResponse::Message(message) => &message.task_id,
+        };
+        if task.as_ref().is_some_and(|task| !of.is_empty() && task != of) {
+            return Err(invalid("the agent told of another task than was asked for".to_owned()));
+        }
         match event {
             StreamResponse::Task(found) => {
                 let state = found.status.state;
@@ -426,7 +446,7 @@ async fn pause(attempt: u32) {
 }
 
 /// What a card says of the agent, and where it takes JSON-RPC.
-fn read_card(card: &Value) -> (Profile, Option<(Url, bool)>) {
+fn read_card(card: &Value) -> (Profile, Option<Endpoint>) {
     let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
     let texts = |name: &str| {
         let texts = list(card.get(name));
@@ -443,11 +463,22 @@ fn read_card(card: &Value) -> (Profile, Option<(Url, bool)>) {
             text(interface, "protocolBinding") == "JSONRPC"
                 && super::super::http::is_our_version(&text(interface, "protocolVersion"))
         })
-        .and_then(|interface| HttpUrl::try_from(text(interface, "url")).ok())
-        .map(|url| (url.url().clone(), of("streaming") == Some(&Value::Bool(true))));
+        .and_then(|interface| {
+            let url = HttpUrl::try_from(text(interface, "url")).ok()?;
+            let streams = of("streaming") == Some(&Value::Bool(true));
+            let tenant = text(interface, "tenant");
+            Some(Endpoint { url: url.url().clone(), tenant, streams })
+        });
+    // What one skill takes, the agent takes.
+    let mut input_modes = texts("defaultInputModes");
+    let skills = if input_modes.is_empty() { Vec::new() } else { list(card.get("skills")) };
+    for skill in &skills {
+        let modes = list(skill.get("inputModes"));
+        input_modes.extend(modes.iter().filter_map(Value::as_str).map(str::to_owned));
+    }
     let profile = Profile {
         skills: list(card.get("skills")),
-        input_modes: texts("defaultInputModes"),
+        input_modes,
         output_modes: texts("defaultOutputModes"),
         extensions: list(of("extensions")),
     };
@@ -595,5 +626,27 @@ impl Backend for Proxy {
             }
             profile
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_says_where_for_which_tenant_and_what_is_taken() {
+        let card = json!({
+            "capabilities": { "streaming": true },
+            "supportedInterfaces": [
+                { "url": "http://a/grpc", "protocolBinding": "GRPC", "protocolVersion": "1.0" },
+                { "url": "http://a/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0", "tenant": "t" }
+            ],
+            "defaultInputModes": ["text/plain"],
+            "skills": [{ "id": "s", "inputModes": ["image/png"] }]
+        });
+        let (profile, endpoint) = read_card(&card);
+        let url = Url::parse("http://a/rpc").unwrap();
+        assert_eq!(endpoint, Some(Endpoint { url, tenant: "t".into(), streams: true }));
+        assert_eq!(profile.input_modes, ["text/plain", "image/png"]);
     }
 }
