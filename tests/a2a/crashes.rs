@@ -34,11 +34,11 @@ async fn dies_at_each_commit(mode: &str) {
     for point in POINTS {
         node.start(Some(&format!("{mode}@{point}"))).unwrap();
         let _ = node.ready().await; // it may die while it starts
-        let mut count = 0;
+        let (mut count, mut quick) = (0, false);
         while node.exited().unwrap().is_none() {
             count += 1;
             assert!(count < MESSAGES_MAX, "{mode}@{point}: it never died");
-            let quick = count % 2 == 0;
+            quick = !quick;
             let wish = json!({ "delay_ms": 5 });
             let said = if quick { hello("m") } else { message("m", &["a", "b"], wish) };
             let configuration = json!({ "returnImmediately": !quick });
@@ -72,7 +72,7 @@ async fn dies_at_each_commit(mode: &str) {
         let request = http.post(path).header("a2a-version", "1.0").header("last-event-id", "0");
         let events = super::Stream::of(request.send().await.unwrap()).rest().await;
         let numbers: Vec<u64> = events.iter().map(|(number, _)| *number).collect();
-        assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "{mode}");
+        assert!(numbers.iter().copied().eq((1..).take(numbers.len())), "{mode}: {numbers:?}");
         assert_eq!(shape(&events.last().unwrap().1), "statusUpdate COMPLETED");
     }
     assert!(!begun.is_empty() && !ended.is_empty());

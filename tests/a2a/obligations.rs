@@ -2,7 +2,7 @@
 
 use super::{Server, Stream, TOKEN, URI, bob, echo, hello, id_of, json_of, shape, shapes};
 use crate::common::web::{Mood, Service};
-use crate::common::{CONSENT, World, due, ends, eventually, id, issue, revoke};
+use crate::common::{CONSENT, World, due, ends, id, issue, revoke};
 use proto::record::{Role, Terminal};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
