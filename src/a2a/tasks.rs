@@ -352,7 +352,7 @@ impl Tasks {
         {
             change.also.push(SideWrite {
                 table: SideTable::TaskObligation,
-                key: obligation_key(scope, name),
+                key: obligation_key(&change.record.scope, name),
                 value: Some(change.record.task.id.clone().into_bytes()),
             });
         }
