@@ -402,7 +402,7 @@ mod tests {
         let full = || {
             let mut edit = edit();
             edit.history([Message {
-                parts: vec![Part::text(&"x".repeat(1000))],
+                parts: vec![Part::text("x".repeat(1000))],
                 ..Message::default()
             }]);
             edit
@@ -420,7 +420,7 @@ mod tests {
         }
         let mut end = full();
         let long =
-            Message { parts: vec![Part::text(&"x".repeat(END_LEN_MAX))], ..Message::default() };
+            Message { parts: vec![Part::text("x".repeat(END_LEN_MAX))], ..Message::default() };
         end.status(TaskState::Failed, Some(long));
         assert!(end.finish(len, 9).is_err(), "and so has an end");
     }
