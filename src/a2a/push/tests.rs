@@ -23,7 +23,9 @@ async fn a_webhook_made_anew_is_not_called_before_it_is_durable() {
     let (word, wait) = std::sync::mpsc::channel::<()>();
     let other = SideWrite { table: SideTable::TaskEvent, key: vec![0], value: None };
     let place = tasks.log().place(vec![other]).await.unwrap();
-    let _held = place.commit(move || drop(wait.recv()));
+    let _held = place.commit(move || {
+        let _ = wait.recv();
+    });
     let anew = push.create("s", config("http://127.0.0.1:9/new"));
     tokio::pin!(anew);
     tokio::select! {
