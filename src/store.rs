@@ -3,6 +3,7 @@
 mod fault;
 mod fjall;
 mod making;
+mod packed;
 
 pub use self::fault::{FaultPlan, FaultStore};
 pub use self::fjall::{FjallStore, StoreOptions};

@@ -281,6 +281,9 @@ impl Custodian {
                 due => due,
             };
             match due {
+                Due::Retry | Due::Exhausted if self.waits(num) => {
+                    self.rearm(ctx.now, settings, num)
+                }
                 Due::Deadline | Due::Exhausted => {
                     // Out of the alarms now, so that the bound above counts each once; the caller
                     // ends it in this same input.
@@ -308,6 +311,24 @@ impl Custodian {
             self.fill(ctx, settings, index)?;
         }
         Ok(())
+    }
+
+    /// Whether it is still to be offered for the attempt it is at, as soon as the window of its peer's
+    /// session has room: that is no silence of the peer, and costs no retry.
+    fn waits(&self, num: u64) -> bool {
+        let Some(transfer) = self.transfers.get(&num) else { return false };
+        let Some(peer) = self.peers.get(transfer.peer as usize) else { return false };
+        let Some(current) = peer.sessions.last() else { return false };
+        let swept = peer.sweep.is_some_and(|from| from <= num)
+            && transfer.sent.is_none_or(|(session, _)| session != *current);
+        transfer.queued || swept
+    }
+
+    /// Gives an attempt its whole time from now on.
+    fn rearm(&mut self, now: Time, settings: &Settings, num: u64) {
+        let Some(transfer) = self.transfers.get(&num) else { return };
+        let delay = self.backoff(transfer).delay_ms(transfer.retries, settings.seed ^ num);
+        self.update(num, |transfer| transfer.retry_at = now.after_ms(delay));
     }
 
     //= AB-2

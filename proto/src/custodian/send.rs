@@ -216,6 +216,7 @@ impl Custodian {
             if self.transfers.get(&num).is_some_and(|transfer| transfer.queued) {
                 return Ok(()); // too large for what room there is
             }
+            self.rearm(ctx.now, settings, num);
         }
         self.hungry.insert(index);
         Ok(())
