@@ -194,7 +194,7 @@ impl Custodian {
         let Some(transfer) = self.transfers.remove(&num) else { return };
         self.alarms.remove(&(transfer.alarm(), num));
         let hash = super::id_hash(&obligation.id);
-        self.by_id.remove(&(hash, num));
+        self.by_id.remove(hash, num);
         self.ended.insert(hash);
         if let Some(peer) = self.peers.get_mut(transfer.peer as usize) {
             peer.pending.remove(&num);

@@ -1,7 +1,7 @@
 //! Issue: the door into custody (AC-1, AB-1).
 
 use super::Custodian;
-use crate::id::{AgentId, Kind, ObligationId};
+use crate::id::{AgentId, GovernedKey, Kind, ObligationId};
 use crate::limits::OBLIGATION_LEN_MAX;
 use crate::obligation::{Obligation, ObligationError};
 use crate::payload::Payload;
@@ -13,6 +13,7 @@ use crate::step::Ctx;
 use crate::store::{ReadError, Table};
 use crate::time::Time;
 use crate::transfer::Transfer;
+use bytes::Bytes;
 use std::sync::Arc;
 
 /// An obligation to issue. What is left out comes from the kind's profile and the governed key.
@@ -182,9 +183,8 @@ impl Custodian {
         }
         let mut superseded = None;
         let mut existing = false;
-        let cell_at = cell_key(Role::Principal, &obligation.target, &obligation.kind, &judged.key);
         if judged.change.is_set() {
-            let cell = match ctx.cell(&cell_at)? {
+            let cell = match ctx.cell(&principal_cell(&obligation, &judged.key))? {
                 Some(bytes) => {
                     Some(Cell::decode(&bytes).map_err(|e| ReadError::damaged(Table::Cell, e))?)
                 }
@@ -233,7 +233,7 @@ impl Custodian {
                 num,
                 at: ctx.now,
             };
-            ctx.put(Table::Cell, cell_at, cell.encode());
+            ctx.put(Table::Cell, principal_cell(&obligation, &judged.key), cell.encode());
         }
         let issued = Issued {
             obligation_id: obligation.id.clone(),
@@ -319,10 +319,8 @@ impl Custodian {
         if self.ended.rules_out(super::id_hash(&obligation.id)) {
             return Ok(None);
         }
-        let Some(bytes) = ctx.get(
-            Table::Outcome,
-            &bytes::Bytes::copy_from_slice(obligation.id.as_str().as_bytes()),
-        )?
+        let Some(bytes) =
+            ctx.get(Table::Outcome, &Bytes::copy_from_slice(obligation.id.as_str().as_bytes()))?
         else {
             return Ok(None);
         };
@@ -363,6 +361,10 @@ impl Custodian {
         self.end(ctx, older, &obligation, Terminal::Declined, Some(reason));
         Ok(())
     }
+}
+
+fn principal_cell(obligation: &Obligation, key: &GovernedKey) -> Bytes {
+    cell_key(Role::Principal, &obligation.target, &obligation.kind, key)
 }
 
 fn profile_of(
