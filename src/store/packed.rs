@@ -6,11 +6,11 @@
 //! commit that ends one; the whole goes with its last.
 
 use bytes::Bytes;
-use fjall::{Keyspace, OwnedWriteBatch as WriteBatch};
+use fjall::{Keyspace, OwnedWriteBatch as WriteBatch, UserValue};
 use proto::record::{key_num, num_key};
 use proto::store::{ReadError, Table};
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 /// Records of one pack at most.
 const RECORDS_MAX: usize = 256;
@@ -77,31 +77,42 @@ impl Pack {
     }
 }
 
-/// A value: the length of each record, then the records. One that is gone has none.
+/// A value: where each record ends, then the records. One that is gone is empty.
 fn encode<'a>(records: impl Iterator<Item = &'a [u8]> + Clone) -> Vec<u8> {
     let len = records.clone().map(|record| size_of::<u32>() + record.len()).sum();
     let mut bytes = Vec::with_capacity(len);
+    let mut end = 0;
     for record in records.clone() {
-        bytes.extend_from_slice(&u32::try_from(record.len()).unwrap_or(u32::MAX).to_be_bytes());
+        end += record.len();
+        bytes.extend_from_slice(&u32::try_from(end).unwrap_or(u32::MAX).to_be_bytes());
     }
     records.for_each(|record| bytes.extend_from_slice(record));
     bytes
 }
 
-/// The records of a value, in order.
-fn decode(value: &[u8], records: usize) -> Result<Vec<&[u8]>, ReadError> {
-    let damaged = || ReadError::damaged(Table::Pending, "the lengths of a pack");
-    let (lens, mut bytes) =
-        value.split_at_checked(records * size_of::<u32>()).ok_or_else(damaged)?;
-    let (lens, _) = lens.as_chunks::<4>();
-    let mut found = Vec::with_capacity(records);
-    for len in lens {
-        let len = usize::try_from(u32::from_be_bytes(*len)).map_err(|_| damaged())?;
-        let (record, rest) = bytes.split_at_checked(len).ok_or_else(damaged)?;
-        found.push(record);
-        bytes = rest;
+/// The records of a value.
+struct Records<'a> {
+    ends: &'a [[u8; 4]],
+    bytes: &'a [u8],
+}
+
+impl<'a> Records<'a> {
+    fn of(value: &'a [u8], records: usize) -> Result<Self, ReadError> {
+        let split = value.split_at_checked(records * size_of::<u32>());
+        let (ends, bytes) = split.ok_or_else(Self::damaged)?;
+        Ok(Self { ends: ends.as_chunks().0, bytes })
     }
-    if bytes.is_empty() { Ok(found) } else { Err(damaged()) }
+
+    fn damaged() -> ReadError {
+        ReadError::damaged(Table::Pending, "the lengths in a pack")
+    }
+
+    fn get(&self, at: usize) -> Result<&'a [u8], ReadError> {
+        let end = |at: usize| self.ends.get(at).map(|end| u32::from_be_bytes(*end) as usize);
+        let from = at.checked_sub(1).map_or(Some(0), end);
+        let range = from.zip(end(at)).map(|(from, end)| from..end);
+        range.and_then(|range| self.bytes.get(range)).ok_or_else(Self::damaged)
+    }
 }
 
 /// The pending set of an open store. One thread at a time commits to it; others may read meanwhile.
@@ -109,6 +120,8 @@ pub(super) struct Packed {
     values: Keyspace,
     index: Keyspace,
     packs: RwLock<BTreeMap<u64, Pack>>,
+    /// The value read last: offers of what has waited are read in order.
+    recent: Mutex<Option<(u64, UserValue)>>,
 }
 
 /// What one commit does to it.
@@ -138,7 +151,7 @@ impl Packed {
                 pack.ok_or_else(|| ReadError::damaged(Table::Pending, "the index"))?;
             packs.insert(first, pack);
         }
-        Ok(Self { values, index, packs: RwLock::new(packs) })
+        Ok(Self { values, index, packs: RwLock::new(packs), recent: Mutex::default() })
     }
 
     fn find(packs: &BTreeMap<u64, Pack>, num: u64) -> Option<(u64, usize, Pack)> {
@@ -147,8 +160,16 @@ impl Packed {
         Some((*first, at, *pack))
     }
 
-    fn value(&self, first: u64) -> Result<Option<fjall::UserValue>, ReadError> {
-        self.values.get(num_key(first)).map_err(super::fjall::read_error)
+    /// The lock is held while the value is read, so that it is not kept longer than the commit that
+    /// changes it, which takes the lock after.
+    fn value(&self, first: u64) -> Result<Option<UserValue>, ReadError> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, value)) = recent.as_ref().filter(|(at, _)| *at == first) {
+            return Ok(Some(value.clone()));
+        }
+        let value = self.values.get(num_key(first)).map_err(super::fjall::read_error)?;
+        *recent = value.clone().map(|value| (first, value));
+        Ok(value)
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
@@ -159,8 +180,8 @@ impl Packed {
         };
         // A commit beside us may have ended the last of them since.
         let Some(value) = self.value(first)? else { return Ok(None) };
-        let records = decode(&value, pack.records())?;
-        Ok(records.get(at).map(|record| Bytes::copy_from_slice(record)))
+        let record = Records::of(&value, pack.records())?.get(at)?;
+        Ok(Some(Bytes::copy_from_slice(record)))
     }
 
     pub(super) fn scan(&self, from: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
@@ -187,11 +208,11 @@ impl Packed {
         let mut found = Vec::new();
         for (first, records, nth) in wanted {
             let Some(value) = self.value(first)? else { continue };
-            let records = decode(&value, records)?;
-            found.extend(nth.into_iter().filter_map(|at| {
-                let record = records.get(at)?;
-                Some((num_key(first + at as u64), Bytes::copy_from_slice(record)))
-            }));
+            let records = Records::of(&value, records)?;
+            for at in nth {
+                let record = Bytes::copy_from_slice(records.get(at)?);
+                found.push((num_key(first + at as u64), record));
+            }
         }
         Ok(found)
     }
@@ -244,12 +265,16 @@ impl Packed {
                 let value = self.value(first)?.ok_or_else(|| {
                     ReadError::damaged(Table::Pending, format!("pack {first} is gone"))
                 })?;
-                let old = decode(&value, pack.records())?;
-                let records = old.iter().enumerate().map(|(at, record)| {
-                    let given = again.get(&(first + at as u64)).map(|record| record.as_ref());
-                    if pack.has(at) { given.unwrap_or(record) } else { &[] }
-                });
-                batch.insert(&self.values, key.as_ref(), encode(records));
+                let old = Records::of(&value, pack.records())?;
+                let mut records = Vec::with_capacity(pack.records());
+                for at in 0..pack.records() {
+                    records.push(match again.get(&(first + at as u64)) {
+                        _ if !pack.has(at) => &[],
+                        Some(record) => record.as_ref(),
+                        None => old.get(at)?,
+                    });
+                }
+                batch.insert(&self.values, key.as_ref(), encode(records.into_iter()));
             }
             batch.insert(&self.index, key.as_ref(), pack.encode());
             index.push((first, Some(pack)));
@@ -276,6 +301,8 @@ impl Packed {
             return;
         }
         let mut packs = self.packs.write().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        *recent = recent.take().filter(|(at, _)| packing.0.iter().all(|(first, _)| first != at));
         for (first, pack) in packing.0 {
             match pack {
                 Some(pack) => packs.insert(first, pack),
@@ -371,7 +398,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (db, packed) = open(dir.path());
         commit(&db, &packed, &[(1, Some(record(1, 5))), (2, Some(record(2, 5)))]);
-        packed.values.insert(num_key(1).as_ref(), b"\0\0\0\x09\0\0").unwrap();
+        packed.values.insert(num_key(1).as_ref(), b"\0\0\0\x09\0\0\0\x0b\0\0").unwrap();
         assert!(packed.get(&num_key(1)).is_err() && packed.scan(&[], 9).is_err());
         for damaged in [&b""[..], &[0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 4], &[0, 1, 2], &[9, 9, 0]] {
             packed.index.insert(num_key(1).as_ref(), damaged).unwrap();
