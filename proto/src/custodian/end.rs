@@ -222,8 +222,8 @@ impl Custodian {
             reason: reason.clone(),
             late_applied_at: None,
         };
-        let key = id_key(&obligation.id);
-        ctx.put(Table::Outcome, key.clone(), outcome.encode());
+        let (key, record) = outcome.encode_after(obligation.id.as_str().as_bytes());
+        ctx.put(Table::Outcome, key.clone(), record);
         ctx.step.ended.push(key);
         ctx.step.event(Event::Terminal {
             obligation_id: obligation.id.clone(),

@@ -7,7 +7,7 @@ use crate::obligation::{Obligation, ObligationError};
 use crate::payload::Payload;
 use crate::polarity::{Change, PolarityError, Registry};
 use crate::profile::{Profile, ProfileError};
-use crate::record::{Cell, CellValue, Outcome, Pending, Role, Terminal, cell_key, num_key};
+use crate::record::{Cell, CellValue, Outcome, Pending, Role, Terminal, cell_key};
 use crate::settings::Settings;
 use crate::step::Ctx;
 use crate::store::{ReadError, Table};
@@ -210,9 +210,11 @@ impl Custodian {
             }
             superseded = cell.map(|cell| cell.num);
         }
-        let bytes = obligation.encode();
-        if bytes.len() > OBLIGATION_LEN_MAX {
-            return Ok(Err(IssueError::TooLarge { len: bytes.len(), max: OBLIGATION_LEN_MAX }));
+        let room = if profile.is_some() { Pending::ROOM } else { 0 };
+        let bytes = obligation.encode_after(room);
+        let len = bytes.len() - room;
+        if len > OBLIGATION_LEN_MAX {
+            return Ok(Err(IssueError::TooLarge { len, max: OBLIGATION_LEN_MAX }));
         }
         let full = profile.and_then(|_| self.full(settings, &obligation.target));
         #[cfg(feature = "mutants")]
@@ -250,16 +252,13 @@ impl Custodian {
             if ctx.is(crate::mutant::Mutant::EscalatesBestEffort) {
                 ctx.escalate_best_effort(&obligation, &judged);
             }
-            ctx.step.best_effort.entry(obligation.target).or_default().push(bytes);
+            ctx.step.best_effort.entry(obligation.target).or_default().push(bytes.into());
             return Ok(Ok(issued));
         };
         self.next_num += 1;
-        let pending = Pending {
-            backoff: profile.backoff(),
-            on_decline: profile.on_decline,
-            obligation: bytes.clone(),
-        };
-        ctx.put(Table::Pending, num_key(num), pending.encode());
+        let (key, record, bytes) =
+            Pending::around(num, profile.backoff(), profile.on_decline, bytes);
+        ctx.put(Table::Pending, key, record);
         let peer = self.peer_of(&obligation.target);
         let schedule = self.schedule_of(profile.backoff(), profile.on_decline);
         let deadline_at = obligation.deadline_at();
