@@ -186,6 +186,7 @@ impl Custodian {
             {
                 return Ok(());
             }
+            let mut waited = true;
             let num = if let Some(num) = peer.due.pop_front() {
                 let queued = self
                     .transfers
@@ -208,6 +209,7 @@ impl Custodian {
                 if sent.is_some_and(|(session, _)| session == current) {
                     continue; // this session has carried it already
                 }
+                waited = false; // its time runs since its last attempt
                 num
             } else {
                 return Ok(());
@@ -216,7 +218,9 @@ impl Custodian {
             if self.transfers.get(&num).is_some_and(|transfer| transfer.queued) {
                 return Ok(()); // too large for what room there is
             }
-            self.rearm(ctx.now, settings, num);
+            if waited {
+                self.rearm(ctx.now, settings, num);
+            }
         }
         self.hungry.insert(index);
         Ok(())
