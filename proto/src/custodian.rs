@@ -320,8 +320,8 @@ impl Custodian {
                 due => due,
             };
             match due {
-                Due::Retry | Due::Exhausted if self.waits(num) => {
-                    self.rearm(ctx.now, settings, num)
+                Due::Retry | Due::Exhausted if self.is_swept_later(num) => {
+                    self.update(num, |transfer| transfer.retry_at = Time::NEVER);
                 }
                 Due::Deadline | Due::Exhausted => {
                     // Out of the alarms now, so that the bound above counts each once; the caller
@@ -352,15 +352,14 @@ impl Custodian {
         Ok(())
     }
 
-    /// Whether it is still to be offered for the attempt it is at, as soon as the window of its peer's
-    /// session has room: that is no silence of the peer, and costs no retry.
-    fn waits(&self, num: u64) -> bool {
+    /// Whether the sweep of its peer's session is still to come to it: that it was not offered yet is no
+    /// silence of the peer, and costs no retry.
+    fn is_swept_later(&self, num: u64) -> bool {
         let Some(transfer) = self.transfers.get(&num) else { return false };
         let Some(peer) = self.peers.get(transfer.peer as usize) else { return false };
         let Some(current) = peer.sessions.last() else { return false };
-        let swept = peer.sweep.is_some_and(|from| from <= num)
-            && transfer.sent.is_none_or(|(session, _)| session != *current);
-        transfer.queued || swept
+        peer.sweep.is_some_and(|from| from <= num)
+            && transfer.sent.is_none_or(|(session, _)| session != *current)
     }
 
     /// Gives an attempt its whole time from now on.

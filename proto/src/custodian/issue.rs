@@ -262,9 +262,11 @@ impl Custodian {
         let peer = self.peer_of(&obligation.target);
         let schedule = self.schedule_of(profile.backoff(), profile.on_decline);
         let deadline_at = obligation.deadline_at();
+        let delay = profile.backoff().delay_ms(0, settings.seed ^ num);
+        let queues = self.is_full(settings, peer, bytes.len());
         let transfer = Transfer {
             deadline_at,
-            retry_at: ctx.now.after_ms(profile.backoff().delay_ms(0, settings.seed ^ num)),
+            retry_at: if queues { Time::NEVER } else { ctx.now.after_ms(delay) },
             warn_at: ctx.now.after_ms(deadline_at.ms_since(ctx.now) / 2),
             sent: None,
             retries: 0,
