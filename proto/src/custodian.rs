@@ -320,9 +320,7 @@ impl Custodian {
                 due => due,
             };
             match due {
-                Due::Retry | Due::Exhausted if self.is_swept_later(num) => {
-                    self.update(num, |transfer| transfer.retry_at = Time::NEVER);
-                }
+                Due::Retry | Due::Exhausted if self.is_swept_later(num) => self.queue(num),
                 Due::Deadline | Due::Exhausted => {
                     // Out of the alarms now, so that the bound above counts each once; the caller
                     // ends it in this same input.
