@@ -38,11 +38,11 @@ enum Part {
     /// Measures our node alone, as its sizes grow.
     Scale(scale::Args),
     /// Runs one part of one point of a curve.
-    #[command(hide = true)]
-    ScalePart(scale::PartArgs),
+    #[command(name = "scale-part", hide = true)]
+    Point(scale::PartArgs),
     /// Is one peer or many, without a store.
-    #[command(hide = true)]
-    ScaleStub(scale::StubArgs),
+    #[command(name = "scale-stub", hide = true)]
+    Stub(scale::StubArgs),
     /// Drives one peer and prints what was measured.
     #[command(hide = true)]
     Load(load::Args),
@@ -57,8 +57,8 @@ fn main() -> anyhow::Result<()> {
         Some(Part::Load(args)) => load::main(&args),
         Some(Part::Node { config }) => load::abhyasa::second_node(&config),
         Some(Part::Scale(args)) => scale::run(&args),
-        Some(Part::ScalePart(args)) => scale::part(&args),
-        Some(Part::ScaleStub(args)) => scale::stub(&args),
+        Some(Part::Point(args)) => scale::part(&args),
+        Some(Part::Stub(args)) => scale::stub(&args),
         None => run::run(&cli.run),
     }
 }

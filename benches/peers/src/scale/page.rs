@@ -5,7 +5,7 @@ use super::curve::{Named, Point, bytes_per_pending};
 use crate::figures::Spread;
 use crate::report::page::{STYLE, escape};
 use crate::report::plot::{Axes, Line, plot};
-use crate::report::range;
+use crate::report::{range, short};
 use anyhow::Context as _;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -63,6 +63,12 @@ const PAYLOAD: [Column; 6] = [
 fn scaled(spread: Spread, unit: f64) -> Spread {
     let Spread { median, min, max, rounds } = spread;
     Spread { median: median / unit, min: min / unit, max: max / unit, rounds }
+}
+
+/// What was measured once has no range.
+fn told(spread: Spread, unit: f64) -> String {
+    let spread = scaled(spread, unit);
+    if spread.rounds == 1 { short(spread.median) } else { range(spread) }
 }
 
 /// One figure of each point.
@@ -148,7 +154,7 @@ impl Report {
                 let _ = write!(text, "{name} {}", point.at);
                 for (heading, figure, unit) in columns {
                     if let Some(spread) = point.figures.get(*figure) {
-                        let _ = write!(text, "; {heading} {}", range(scaled(*spread, *unit)));
+                        let _ = write!(text, "; {heading} {}", told(*spread, *unit));
                     }
                 }
                 let _ = writeln!(text);
@@ -303,7 +309,7 @@ fn table(html: &mut String, name: &str, points: &[Point], columns: &[Column]) {
     for point in points {
         let _ = write!(html, "<tr><td>{}</td>", point.at);
         for (_, figure, unit) in columns {
-            let shown = point.figures.get(*figure).map(|spread| range(scaled(*spread, *unit)));
+            let shown = point.figures.get(*figure).map(|spread| told(*spread, *unit));
             let _ = write!(html, "<td>{}</td>", shown.unwrap_or_else(|| "-".to_owned()));
         }
         html.push_str("</tr>");
