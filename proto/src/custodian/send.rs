@@ -212,11 +212,14 @@ impl Custodian {
                 return Ok(());
             }
             let num = if let Some(num) = peer.due.pop_front() {
-                let queued = self
-                    .transfers
-                    .get_mut(&num)
-                    .is_some_and(|transfer| std::mem::take(&mut transfer.queued));
-                if !queued {
+                let Some(transfer) = self.transfers.get_mut(&num) else { continue };
+                if !std::mem::take(&mut transfer.queued) {
+                    continue;
+                }
+                if transfer.sent.is_some_and(|(at, reference)| {
+                    at == current && session.in_flight.contains_key(&reference)
+                }) {
+                    self.rearm(ctx.now, settings, num); // a newer session was there for a moment
                     continue;
                 }
                 num
