@@ -9,7 +9,6 @@ use crate::step::{Ctx, SessionId};
 use crate::store::{ReadError, Table};
 use crate::time::Time;
 use bytes::Bytes;
-use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -51,7 +50,7 @@ impl Custodian {
             peer.sessions.push(session);
             peer.sweep = Some(0);
         }
-        self.unqueue(index);
+        self.unqueue(ctx.now, settings, index);
         self.fill(ctx, settings, index)
     }
 
@@ -69,10 +68,7 @@ impl Custodian {
         let was_current = peer.sessions.last() == Some(&session);
         peer.sessions.retain(|other| *other != session);
         if peer.sessions.is_empty() {
-            // The sweep of its next session offers them all. Until then they are silence again.
-            for num in self.unqueue(gone.peer) {
-                self.rearm(ctx.now, settings, num);
-            }
+            self.unqueue(ctx.now, settings, gone.peer);
             return Ok(());
         }
         if was_current {
@@ -82,15 +78,15 @@ impl Custodian {
         Ok(())
     }
 
-    fn unqueue(&mut self, index: u32) -> VecDeque<u64> {
-        let Some(peer) = self.peers.get_mut(index as usize) else { return VecDeque::new() };
-        let unqueued = std::mem::take(&mut peer.due);
-        for num in &unqueued {
-            if let Some(transfer) = self.transfers.get_mut(num) {
-                transfer.queued = false;
+    /// Leaves what queues to the sweep of the peer's next session. Until then it is silence again.
+    fn unqueue(&mut self, now: Time, settings: &Settings, index: u32) {
+        let Some(peer) = self.peers.get_mut(index as usize) else { return };
+        for num in std::mem::take(&mut peer.due) {
+            let Some(transfer) = self.transfers.get_mut(&num) else { continue };
+            if std::mem::take(&mut transfer.queued) {
+                self.rearm(now, settings, num);
             }
         }
-        unqueued
     }
 
     pub(crate) fn is_away(&self, peer: u32) -> bool {
