@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// Bytes of one pending record: a payload of 256 bytes and its envelope.
 const RECORD_LEN: usize = 380;
-/// Keys that are written over and over, so that the store does not grow.
-const KEYS: u64 = 65_536;
+/// Obligations that are pending; with each new one the oldest ends, so that the store does not grow.
+const PENDING: u64 = 65_536;
 
 fn commits(c: &mut Criterion) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -33,12 +33,10 @@ fn commits(c: &mut Criterion) {
             let batch = || -> Vec<Write> {
                 let from = next;
                 next += obligations;
-                let write = |num| Write {
-                    table: Table::Pending,
-                    key: num_key(num % KEYS),
-                    value: Some(record.clone()),
-                };
-                (from..next).map(write).collect()
+                let write = |num, value| Write { table: Table::Pending, key: num_key(num), value };
+                let ends = from.saturating_sub(PENDING)..next.saturating_sub(PENDING);
+                let issued = (from..next).map(|num| write(num, Some(record.clone())));
+                issued.chain(ends.map(|num| write(num, None))).collect()
             };
             b.iter_batched(
                 batch,

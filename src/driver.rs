@@ -282,6 +282,7 @@ impl Driver {
                     .min(self.batching.max);
                 let now = self.clock.now();
                 let Open { mut step, found, obligations, attested, .. } = std::mem::take(&mut open);
+                open.step = Step::with_room_of(&step);
                 self.custody.seal(now, &*self.store, &mut step);
                 self.shared.pending.store(self.custody.pending(), Ordering::Relaxed);
                 self.router

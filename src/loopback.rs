@@ -12,7 +12,7 @@ const PORTS: Range<u32> = 10_240..32_768;
 /// Ports looked at before there is said to be none.
 const TRIES_MAX: u32 = 1_024;
 /// Apart by more than one process asks for, so that processes side by side begin elsewhere.
-const PER_PROCESS: u32 = 61;
+const PER_PROCESS: u32 = 509;
 
 /// Addresses this process has been given.
 static GIVEN: AtomicU32 = AtomicU32::new(0);
@@ -24,8 +24,12 @@ static GIVEN: AtomicU32 = AtomicU32::new(0);
 /// When there is none.
 pub fn free_address() -> io::Result<SocketAddr> {
     let first = std::process::id().wrapping_mul(PER_PROCESS);
-    for _ in 0..TRIES_MAX {
-        let step = first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
+    let next = |_| first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
+    first_free((0..TRIES_MAX).map(next))
+}
+
+fn first_free(steps: impl Iterator<Item = u32>) -> io::Result<SocketAddr> {
+    for step in steps {
         let port = PORTS.start + step % (PORTS.end - PORTS.start);
         let port = u16::try_from(port).map_err(io::Error::other)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -33,7 +37,8 @@ pub fn free_address() -> io::Result<SocketAddr> {
             return Ok(address);
         }
     }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, "no free loopback port"))
+    let why = format!("none of {TRIES_MAX} ports looked at in {PORTS:?} is free on loopback");
+    Err(io::Error::new(io::ErrorKind::AddrInUse, why))
 }
 
 #[cfg(test)]
@@ -50,9 +55,13 @@ mod tests {
 
     #[test]
     fn an_address_in_use_is_passed_over() {
-        let taken: Vec<_> =
-            (0..20).map(|_| UdpSocket::bind(free_address().unwrap()).unwrap()).collect();
-        let given: BTreeSet<_> = (0..200).map(|_| free_address().unwrap()).collect();
-        assert!(taken.iter().all(|socket| !given.contains(&socket.local_addr().unwrap())));
+        let steps = 20_000..20_100;
+        let first = first_free(steps.clone()).unwrap();
+        let udp = UdpSocket::bind(first).unwrap();
+        let second = first_free(steps.clone()).unwrap();
+        let tcp = TcpListener::bind(second).unwrap();
+        let third = first_free(steps).unwrap();
+        assert!(first != second && second != third && first != third);
+        drop((udp, tcp));
     }
 }

@@ -3,6 +3,7 @@
 mod fault;
 mod fjall;
 mod making;
+mod packed;
 mod side;
 
 pub use self::fault::{FaultPlan, FaultStore};

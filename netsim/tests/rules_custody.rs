@@ -335,6 +335,30 @@ fn ab2_a_refusal_keeps_budget_and_deadline_and_is_waited_out() {
     assert_eq!(outcome.at.as_ms() - begun, 60_000);
 }
 
+/// What queues for room in its peer's window is offered when there is room, or goes with its session.
+#[test]
+fn ab2_what_waits_for_room_uses_up_no_retry() {
+    let mut solo = Solo::new(Options::quiet(1).settings(0).unwrap());
+    let mut sent = offers(&solo.input(up(2, "b", 1)));
+    sent.extend(offers(&solo.input(issue((0..10).map(|n| revoke(&format!("r-{n}")))))));
+    assert_eq!(sent.len(), 1, "the window takes one");
+    sent.extend(offers(&solo.pass(20_000)));
+    let retries = |solo: &Solo| -> u32 {
+        let attempts = solo.store.iter(Table::Attempt);
+        attempts.map(|(_, value)| proto::record::Attempt::decode(value).unwrap().retries).sum()
+    };
+    let made = retries(&solo);
+    assert!(made > 5, "each that is offered in vain gives its place up, and counts: {made}");
+    assert_eq!(sent.len(), made as usize + 1, "{sent:?}");
+    sent.extend(offers(
+        &solo.input(proto::custody::Input::SessionDown { session: proto::step::SessionId(2) }),
+    ));
+    solo.pass(20_000);
+    assert!(retries(&solo) >= made + 10, "silence again for each of them");
+    sent = offers(&solo.input(up(3, "b", 10)));
+    assert_eq!(sent.len(), 10, "all of them on the next session");
+}
+
 #[test]
 fn ab2_a_million_would_not_start_at_once_after_a_restart() {
     let mut solo = Solo::new(Options { transfers: 0, ..Options::quiet(1) }.settings(0).unwrap());

@@ -102,6 +102,11 @@ impl Writer {
         Self { bytes: Vec::with_capacity(capacity) }
     }
 
+    /// A writer that appends to `bytes`.
+    pub(crate) const fn onto(bytes: Vec<u8>) -> Self {
+        Self { bytes }
+    }
+
     /// A head of one of the seven major types with an argument, in its shortest form.
     fn push(&mut self, major: u8, argument: u64) -> &mut Self {
         let major = major << 5;
@@ -169,9 +174,14 @@ impl Writer {
 
     /// A byte string.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.push(2, bytes.len() as u64);
+        self.bytes_head(bytes.len());
         self.bytes.extend_from_slice(bytes);
         self
+    }
+
+    /// The head of a byte string of `len` bytes.
+    pub(crate) fn bytes_head(&mut self, len: usize) -> &mut Self {
+        self.push(2, len as u64)
     }
 
     /// The head of an array of `len` items.

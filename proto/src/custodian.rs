@@ -36,7 +36,7 @@ const ELSEWHERE_PER_SESSION_MAX: usize = 4096;
 pub(crate) struct Custodian {
     pub(crate) next_num: u64,
     transfers: BTreeMap<u64, Transfer>,
-    by_id: BTreeSet<(u64, u64)>,
+    by_id: Ids,
     alarms: BTreeSet<(Time, u64)>,
     peers: Vec<Peer>,
     peer_index: BTreeMap<AgentId, u32>,
@@ -57,6 +57,45 @@ enum Recovery {
     Ended(Bytes),
     Outlived(u64),
     Pending(u64),
+}
+
+/// Pending transfers by the hash of their ids.
+#[derive(Clone, Debug, Default)]
+#[expect(clippy::disallowed_types, reason = "never iterated")]
+struct Ids {
+    one: std::collections::HashMap<u64, u64, foldhash::fast::RandomState>,
+    /// Further transfers of a hash that has one.
+    more: BTreeSet<(u64, u64)>,
+}
+
+impl Ids {
+    fn insert(&mut self, hash: u64, num: u64) {
+        if *self.one.entry(hash).or_insert(num) != num {
+            self.more.insert((hash, num));
+        }
+    }
+
+    fn remove(&mut self, hash: u64, num: u64) {
+        if self.one.get(&hash) != Some(&num) {
+            self.more.remove(&(hash, num));
+            return;
+        }
+        match self.more.range((hash, 0)..=(hash, u64::MAX)).next().copied() {
+            Some(next) => {
+                self.more.remove(&next);
+                self.one.insert(hash, next.1);
+            }
+            None => {
+                self.one.remove(&hash);
+            }
+        }
+    }
+
+    fn of(&self, hash: u64) -> impl Iterator<Item = u64> {
+        let one = self.one.get(&hash).copied();
+        let more = one.map(|_| self.more.range((hash, 0)..=(hash, u64::MAX)));
+        one.into_iter().chain(more.into_iter().flatten().map(|(_, num)| *num))
+    }
 }
 
 /// Hashes of the ids that ended and are remembered, so that issuing a new id costs no read. Never
@@ -182,7 +221,7 @@ impl Custodian {
     }
 
     fn insert(&mut self, num: u64, id: &ObligationId, transfer: Transfer) {
-        self.by_id.insert((id_hash(id), num));
+        self.by_id.insert(id_hash(id), num);
         self.alarms.insert((transfer.alarm(), num));
         if let Some(peer) = self.peers.get_mut(transfer.peer as usize) {
             peer.pending.insert(num);
@@ -210,10 +249,10 @@ impl Custodian {
         id: &ObligationId,
     ) -> Result<Option<(u64, Obligation)>, ReadError> {
         let hash = id_hash(id);
-        for (_, num) in self.by_id.range((hash, 0)..=(hash, u64::MAX)) {
-            let obligation = self.load(ctx, *num)?;
+        for num in self.by_id.of(hash) {
+            let obligation = self.load(ctx, num)?;
             if obligation.id == *id {
-                return Ok(Some((*num, obligation)));
+                return Ok(Some((num, obligation)));
             }
         }
         Ok(None)
@@ -281,6 +320,7 @@ impl Custodian {
                 due => due,
             };
             match due {
+                Due::Retry | Due::Exhausted if self.is_swept_later(num) => self.queue(num),
                 Due::Deadline | Due::Exhausted => {
                     // Out of the alarms now, so that the bound above counts each once; the caller
                     // ends it in this same input.
@@ -308,6 +348,23 @@ impl Custodian {
             self.fill(ctx, settings, index)?;
         }
         Ok(())
+    }
+
+    /// Whether the sweep of its peer's session is still to come to it: that it was not offered yet is no
+    /// silence of the peer, and costs no retry.
+    fn is_swept_later(&self, num: u64) -> bool {
+        let Some(transfer) = self.transfers.get(&num) else { return false };
+        let Some(peer) = self.peers.get(transfer.peer as usize) else { return false };
+        let Some(current) = peer.sessions.last() else { return false };
+        peer.sweep.is_some_and(|from| from <= num)
+            && transfer.sent.is_none_or(|(session, _)| session != *current)
+    }
+
+    /// Gives an attempt its whole time from now on.
+    fn rearm(&mut self, now: Time, settings: &Settings, num: u64) {
+        let Some(transfer) = self.transfers.get(&num) else { return };
+        let delay = self.backoff(transfer).delay_ms(transfer.retries, settings.seed ^ num);
+        self.update(num, |transfer| transfer.retry_at = now.after_ms(delay));
     }
 
     //= AB-2
@@ -371,4 +428,23 @@ fn id_hash(id: &ObligationId) -> u64 {
 fn bytes_hash(id: &[u8]) -> u64 {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     crate::backoff::mix(id.iter().copied().fold(0xcbf2_9ce4_8422_2325, fold))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_one_hash_are_told_apart() {
+        let mut ids = Ids::default();
+        [(7, 1), (7, 3), (7, 2), (8, 9)].into_iter().for_each(|(hash, num)| ids.insert(hash, num));
+        assert_eq!(ids.of(7).collect::<Vec<_>>(), [1, 2, 3]);
+        ids.remove(7, 1);
+        ids.remove(7, 5); // not there
+        assert_eq!(ids.of(7).collect::<Vec<_>>(), [2, 3]);
+        ids.remove(7, 3);
+        ids.remove(7, 2);
+        assert!(ids.of(7).next().is_none() && ids.more.is_empty());
+        assert_eq!(ids.of(8).collect::<Vec<_>>(), [9]);
+    }
 }

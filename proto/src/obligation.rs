@@ -114,9 +114,21 @@ impl Obligation {
     /// The deterministic CBOR encoding.
     #[must_use]
     pub fn encode(&self) -> Bytes {
+        self.encode_after(0).into()
+    }
+
+    /// The encoding after `room` zero bytes, for what is to stand before it.
+    pub(crate) fn encode_after(&self, room: usize) -> Vec<u8> {
         let names = self.id.as_str().len() + self.kind.as_str().len() + self.target.as_str().len();
         // Heads, keys and the four integers take at most 60 bytes.
-        let mut writer = Writer::with_capacity(names + self.payload.as_bytes().len() + 64);
+        let mut bytes = Vec::with_capacity(room + names + self.payload.as_bytes().len() + 64);
+        bytes.resize(room, 0);
+        let mut writer = Writer::onto(bytes);
+        self.write(&mut writer);
+        writer.into_vec()
+    }
+
+    fn write(&self, writer: &mut Writer) {
         writer.map(7 + usize::from(self.sequence.is_some()));
         writer.uint(0).text(self.id.as_str());
         writer.uint(1).text(self.kind.as_str());
@@ -128,7 +140,6 @@ impl Obligation {
         if let Some(sequence) = self.sequence {
             writer.uint(7).uint(sequence);
         }
-        writer.into_bytes()
     }
 
     /// Decodes `bytes`, which must be exactly one obligation. The payload shares `bytes`.

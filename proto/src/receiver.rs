@@ -29,6 +29,8 @@ pub(crate) const EXPIRY_BUCKET_MS: u64 = 60_000;
 pub(crate) struct Receiver {
     deciding: BTreeMap<(AgentId, ObligationId), Waiting>,
     peers: BTreeMap<AgentId, PeerLoad>,
+    /// No effect was, or can be, asked of an external handler: there is no intent to look for.
+    no_intents: bool,
 }
 
 /// Who waits for a decision.
@@ -113,11 +115,13 @@ impl Receiver {
         if let Some(disposition) = Self::known(ctx, peer, &obligation)? {
             return Ok(disposition);
         }
-        let intent = intent_of(ctx, peer, &obligation.id)?;
+        let intent = if self.no_intents { None } else { intent_of(ctx, peer, &obligation.id)? };
         if intent.as_ref().is_some_and(|(_, asked)| asked.digest() != obligation.digest()) {
             return Ok(Disposition::Ack(AckStatus::Declined, Some(Reason::ID_CONFLICT)));
         }
-        if let Some(waiting) = self.deciding.get_mut(&(peer.clone(), obligation.id.clone())) {
+        if !self.deciding.is_empty()
+            && let Some(waiting) = self.deciding.get_mut(&(peer.clone(), obligation.id.clone()))
+        {
             waiting.offer = Some(offer);
             return Ok(Disposition::Deciding);
         }

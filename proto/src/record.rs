@@ -178,17 +178,47 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// Room before an obligation for the key and the rest of its record.
+    pub(crate) const ROOM: usize = 8 + 28;
+
     /// The record's bytes.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut w = Writer::with_capacity(24 + self.obligation.len());
-        w.array(5)
-            .uint(self.backoff.base_ms)
-            .uint(self.backoff.cap_ms)
-            .uint(self.backoff.jitter_permille.into())
-            .bool(self.on_decline == OnDecline::Surface)
-            .bytes(&self.obligation);
+        let mut w = Writer::with_capacity(Self::ROOM + self.obligation.len());
+        Self::head(&mut w, self.backoff, self.on_decline, self.obligation.len());
+        w.raw(&self.obligation);
         w.into_bytes()
+    }
+
+    /// Key and value of a new record and the obligation in it, all parts of one allocation: `bytes`
+    /// is the encoded obligation after [`Self::ROOM`] bytes.
+    pub(crate) fn around(
+        num: u64,
+        backoff: Backoff,
+        on_decline: OnDecline,
+        mut bytes: Vec<u8>,
+    ) -> (Bytes, Bytes, Bytes) {
+        let mut front = Writer::with_capacity(Self::ROOM);
+        front.raw(&num.to_be_bytes());
+        Self::head(&mut front, backoff, on_decline, bytes.len().saturating_sub(Self::ROOM));
+        let from = Self::ROOM.saturating_sub(front.len());
+        debug_assert!(front.len() <= Self::ROOM, "no head is longer than its room");
+        if let Some(room) = bytes.get_mut(from..Self::ROOM) {
+            room.copy_from_slice(&front.into_vec());
+        }
+        let mut key = Bytes::from(bytes).split_off(from);
+        let value = key.split_off(8);
+        let obligation = value.slice(Self::ROOM - from - 8..);
+        (key, value, obligation)
+    }
+
+    fn head(w: &mut Writer, backoff: Backoff, on_decline: OnDecline, obligation_len: usize) {
+        w.array(5)
+            .uint(backoff.base_ms)
+            .uint(backoff.cap_ms)
+            .uint(backoff.jitter_permille.into())
+            .bool(on_decline == OnDecline::Surface)
+            .bytes_head(obligation_len);
     }
 
     /// Reads the record; the obligation is a slice of `bytes`.
@@ -288,9 +318,15 @@ impl Outcome {
     /// The record's bytes.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut w =
-            Writer::with_capacity(96 + self.kind.as_str().len() + self.target.as_str().len());
-        w.array(12)
+        self.encode_after(&[]).1
+    }
+
+    /// `key` and the record's bytes, in one allocation.
+    pub(crate) fn encode_after(&self, key: &[u8]) -> (Bytes, Bytes) {
+        let names = self.kind.as_str().len() + self.target.as_str().len();
+        let mut w = Writer::with_capacity(key.len() + 96 + names);
+        w.raw(key)
+            .array(12)
             .uint(match self.terminal {
                 Terminal::Applied => 0,
                 Terminal::Declined => 1,
@@ -307,7 +343,9 @@ impl Outcome {
         w.uint(self.digest);
         reason(&mut w, self.reason.as_ref());
         option(&mut w, self.late_applied_at.map(Time::as_ms));
-        w.into_bytes()
+        let mut bytes = w.into_bytes();
+        let record = bytes.split_off(key.len());
+        (bytes, record)
     }
 
     /// Reads the record.
@@ -635,4 +673,23 @@ fn name<T>(
     make: impl FnOnce(&str) -> Result<T, crate::id::IdError>,
 ) -> Result<T, CborError> {
     make(r.text()?).map_err(|error| CborError::invalid(what, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_made_in_one_allocation_are_those_made_alone() {
+        for (base_ms, jitter_permille, len) in [(1, 0, 0), (u64::MAX, u16::MAX, 70_000)] {
+            let backoff = Backoff { base_ms, cap_ms: base_ms, jitter_permille };
+            let obligation = Bytes::from(vec![7; len]);
+            let room = [vec![0; Pending::ROOM], obligation.to_vec()].concat();
+            let (key, value, inner) = Pending::around(9, backoff, OnDecline::Surface, room);
+            assert_eq!((key, &inner), (num_key(9), &obligation));
+            let pending = Pending { backoff, on_decline: OnDecline::Surface, obligation };
+            assert_eq!(value, pending.encode());
+            assert_eq!(Pending::decode(&value), Ok(pending));
+        }
+    }
 }

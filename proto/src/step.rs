@@ -148,6 +148,17 @@ pub struct Step {
 }
 
 impl Step {
+    /// An empty step with room for as much as `other` holds: under load one is like the next, and to
+    /// grow costs copies.
+    pub fn with_room_of(other: &Self) -> Self {
+        Self {
+            writes: Vec::with_capacity(other.writes.len()),
+            outputs: Vec::with_capacity(other.outputs.len()),
+            ended: Vec::with_capacity(other.ended.len()),
+            ..Self::default()
+        }
+    }
+
     /// Whether there is nothing to write and nothing to send.
     #[must_use]
     pub fn is_empty(&self) -> bool {

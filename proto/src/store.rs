@@ -4,7 +4,7 @@ use bytes::Bytes;
 use std::fmt;
 
 /// Version of the on-disk layout. A store of another version is refused, not guessed.
-pub const FORMAT_VERSION: u64 = 1;
+pub const FORMAT_VERSION: u64 = 2;
 
 /// The tables of a node's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

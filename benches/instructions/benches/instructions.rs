@@ -101,9 +101,9 @@ fn offered_again() -> (Core, Input) {
 
 // One step of 1,024 obligations, from its input to its outputs.
 #[library_benchmark]
-#[bench::issue(args = (), setup = custodian, config = limit(14_900_000))]
-#[bench::acked(args = (), setup = issued, config = limit(35_000_000))]
-#[bench::apply(args = (), setup = offered, config = limit(46_200_000))]
+#[bench::issue(args = (), setup = custodian, config = limit(12_870_000))]
+#[bench::acked(args = (), setup = issued, config = limit(33_600_000))]
+#[bench::apply(args = (), setup = offered, config = limit(45_200_000))]
 #[bench::duplicate(args = (), setup = offered_again, config = limit(32_100_000))]
 fn step((mut core, input): (Core, Input)) -> (Core, Vec<Output>) {
     let outputs = core.input(black_box(input));

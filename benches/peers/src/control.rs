@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 const SYNCS: usize = 300;
 /// Bytes of one append, as a message has.
 const BLOCK: usize = 256;
+/// Bytes that [`fdatasync_us`] writes.
+pub(crate) const FDATASYNC_BYTES: f64 = (SYNCS * BLOCK) as f64;
 /// How long the ceiling is measured.
 const CEILING: Duration = Duration::from_millis(700);
 /// The file is written again from its start beyond this.

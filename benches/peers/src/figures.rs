@@ -91,14 +91,20 @@ pub(crate) fn spread<'a>(
     rounds: impl IntoIterator<Item = &'a Round>,
     figure: impl Fn(&Round) -> Option<f64>,
 ) -> Option<Spread> {
-    let all: Vec<f64> =
-        rounds.into_iter().filter_map(figure).filter(|figure| figure.is_finite()).collect();
-    Some(Spread {
-        median: median(&all)?,
-        min: all.iter().copied().min_by(f64::total_cmp)?,
-        max: all.iter().copied().max_by(f64::total_cmp)?,
-        rounds: all.len(),
-    })
+    Spread::of(rounds.into_iter().filter_map(figure))
+}
+
+impl Spread {
+    /// Of figures that are numbers. None of nothing.
+    pub(crate) fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let all: Vec<f64> = figures.into_iter().filter(|figure| figure.is_finite()).collect();
+        Some(Self {
+            median: median(&all)?,
+            min: all.iter().copied().min_by(f64::total_cmp)?,
+            max: all.iter().copied().max_by(f64::total_cmp)?,
+            rounds: all.len(),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod load;
 mod process;
 mod report;
 mod run;
+mod scale;
 mod server;
 mod sync;
 
@@ -34,6 +35,14 @@ struct Cli {
 /// What this program does in a process of its own.
 #[derive(Debug, clap::Subcommand)]
 enum Part {
+    /// Measures our node alone, as its sizes grow.
+    Scale(scale::Args),
+    /// Runs one part of one point of a curve.
+    #[command(name = "scale-part", hide = true)]
+    Point(scale::PartArgs),
+    /// Is one peer or many, without a store.
+    #[command(name = "scale-stub", hide = true)]
+    Stub(scale::StubArgs),
     /// Drives one peer and prints what was measured.
     #[command(hide = true)]
     Load(load::Args),
@@ -47,6 +56,9 @@ fn main() -> anyhow::Result<()> {
     match cli.part {
         Some(Part::Load(args)) => load::main(&args),
         Some(Part::Node { config }) => load::abhyasa::second_node(&config),
+        Some(Part::Scale(args)) => scale::run(&args),
+        Some(Part::Point(args)) => scale::part(&args),
+        Some(Part::Stub(args)) => scale::stub(&args),
         None => run::run(&cli.run),
     }
 }

@@ -253,6 +253,24 @@ fn cpu_of(stat: &str) -> Option<f64> {
     Some((ticks()? + ticks()?) / TICKS_PER_S)
 }
 
+/// Bytes of memory this process has resident.
+pub(crate) fn resident_bytes() -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
+    kib_of(&status, "VmRSS:").context("/proc/self/status: VmRSS")
+}
+
+/// Bytes of memory that the machine could still give.
+pub(crate) fn available_bytes() -> anyhow::Result<f64> {
+    let memory = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
+    kib_of(&memory, "MemAvailable:").context("/proc/meminfo: MemAvailable")
+}
+
+/// The bytes of a line `name: N kB`.
+fn kib_of(text: &str, name: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
+}
+
 /// Bytes this process has written to files; what it sends by sendmsg is not among them.
 pub(crate) fn written_bytes() -> anyhow::Result<f64> {
     let io = std::fs::read_to_string("/proc/self/io").context("/proc/self/io")?;
@@ -270,6 +288,13 @@ mod tests {
         assert_eq!(after_name(stat).nth(1), Some("7"));
         assert_eq!(cpu_of(stat), Some(3.0));
         assert_eq!(cpu_of("42 (short) S 7"), None);
+    }
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        assert_eq!(kib_of("VmPeak:\t  9 kB\nVmRSS:\t    2 kB\n", "VmRSS:"), Some(2048.0));
+        assert_eq!(kib_of("VmRSS:\n", "VmRSS:"), None);
+        assert!(resident_bytes().unwrap() > 0.0 && available_bytes().unwrap() > 0.0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a run leaves: one JSON file, one page, one table.
 
-mod page;
+pub(crate) mod page;
+pub(crate) mod plot;
 
 use crate::figures::{Round, Spread, spread};
 use crate::goals::Goal;
@@ -271,11 +272,11 @@ const fn verdict(goal: &Goal) -> &'static str {
 }
 
 /// `median (min to max)`.
-fn range(spread: Spread) -> String {
+pub(crate) fn range(spread: Spread) -> String {
     format!("{} ({} to {})", short(spread.median), short(spread.min), short(spread.max))
 }
 
-fn short(figure: f64) -> String {
+pub(crate) fn short(figure: f64) -> String {
     if figure >= 100.0 { format!("{figure:.0}") } else { format!("{figure:.2}") }
 }
 

@@ -214,7 +214,7 @@ impl Bench {
             std::thread::sleep(ATTACH);
             watch.still_runs()?;
             std::fs::write(go, "")?;
-            let sample = finish(&mut running, &dir.join("load.log"), LOAD_PATIENCE)?;
+            let sample: Sample = finish(&mut running, &dir.join("load.log"), LOAD_PATIENCE)?;
             watch.end("INT");
             let text = std::fs::read_to_string(&summary).context("strace wrote no summary")?;
             argv = vec![running.argv.clone()];
@@ -431,11 +431,11 @@ impl Load {
 }
 
 /// Waits for a load and reads what it printed last.
-fn finish(
+pub(crate) fn finish<T: serde::de::DeserializeOwned>(
     running: &mut process::Process,
     log: &Path,
     patience: Duration,
-) -> anyhow::Result<Sample> {
+) -> anyhow::Result<T> {
     running.wait(patience)?;
     let said = std::fs::read_to_string(log)?;
     let last = said.lines().last().context("the load said nothing")?;

@@ -67,7 +67,14 @@ impl Checker {
         for reference in refs.iter().flat_map(|range| range.iter().take(1 << 16)) {
             let offered =
                 self.nodes.get(peer).and_then(|view| view.offered.get(&(there, reference)));
-            let Some(Some((issuer, number))) = offered.copied() else { continue };
+            let Some(offered) = offered.copied() else {
+                // The peer has restarted since: what it refused before cannot be told any more.
+                if let Some(view) = self.nodes.get_mut(node) {
+                    view.flights.retain(|_, flights| flights.peer != peer);
+                }
+                continue;
+            };
+            let Some((issuer, number)) = offered else { continue };
             let Some(view) = self.nodes.get_mut(node).filter(|_| issuer == node) else { continue };
             if let Some(entry) = view.entries.numbered_mut(number) {
                 entry.flies_unseen = true;

@@ -194,7 +194,7 @@ impl Custodian {
         let Some(transfer) = self.transfers.remove(&num) else { return };
         self.alarms.remove(&(transfer.alarm(), num));
         let hash = super::id_hash(&obligation.id);
-        self.by_id.remove(&(hash, num));
+        self.by_id.remove(hash, num);
         self.ended.insert(hash);
         if let Some(peer) = self.peers.get_mut(transfer.peer as usize) {
             peer.pending.remove(&num);
@@ -222,8 +222,8 @@ impl Custodian {
             reason: reason.clone(),
             late_applied_at: None,
         };
-        let key = id_key(&obligation.id);
-        ctx.put(Table::Outcome, key.clone(), outcome.encode());
+        let (key, record) = outcome.encode_after(obligation.id.as_str().as_bytes());
+        ctx.put(Table::Outcome, key.clone(), record);
         ctx.step.ended.push(key);
         ctx.step.event(Event::Terminal {
             obligation_id: obligation.id.clone(),

@@ -1,18 +1,19 @@
 //! Issue: the door into custody (AC-1, AB-1).
 
 use super::Custodian;
-use crate::id::{AgentId, Kind, ObligationId};
+use crate::id::{AgentId, GovernedKey, Kind, ObligationId};
 use crate::limits::OBLIGATION_LEN_MAX;
 use crate::obligation::{Obligation, ObligationError};
 use crate::payload::Payload;
 use crate::polarity::{Change, PolarityError, Registry};
 use crate::profile::{Profile, ProfileError};
-use crate::record::{Cell, CellValue, Outcome, Pending, Role, Terminal, cell_key, num_key};
+use crate::record::{Cell, CellValue, Outcome, Pending, Role, Terminal, cell_key};
 use crate::settings::Settings;
 use crate::step::Ctx;
 use crate::store::{ReadError, Table};
 use crate::time::Time;
 use crate::transfer::Transfer;
+use bytes::Bytes;
 use std::sync::Arc;
 
 /// An obligation to issue. What is left out comes from the kind's profile and the governed key.
@@ -182,9 +183,8 @@ impl Custodian {
         }
         let mut superseded = None;
         let mut existing = false;
-        let cell_at = cell_key(Role::Principal, &obligation.target, &obligation.kind, &judged.key);
         if judged.change.is_set() {
-            let cell = match ctx.cell(&cell_at)? {
+            let cell = match ctx.cell(&principal_cell(&obligation, &judged.key))? {
                 Some(bytes) => {
                     Some(Cell::decode(&bytes).map_err(|e| ReadError::damaged(Table::Cell, e))?)
                 }
@@ -210,9 +210,11 @@ impl Custodian {
             }
             superseded = cell.map(|cell| cell.num);
         }
-        let bytes = obligation.encode();
-        if bytes.len() > OBLIGATION_LEN_MAX {
-            return Ok(Err(IssueError::TooLarge { len: bytes.len(), max: OBLIGATION_LEN_MAX }));
+        let room = if profile.is_some() { Pending::ROOM } else { 0 };
+        let bytes = obligation.encode_after(room);
+        let len = bytes.len() - room;
+        if len > OBLIGATION_LEN_MAX {
+            return Ok(Err(IssueError::TooLarge { len, max: OBLIGATION_LEN_MAX }));
         }
         let full = profile.and_then(|_| self.full(settings, &obligation.target));
         #[cfg(feature = "mutants")]
@@ -233,7 +235,7 @@ impl Custodian {
                 num,
                 at: ctx.now,
             };
-            ctx.put(Table::Cell, cell_at, cell.encode());
+            ctx.put(Table::Cell, principal_cell(&obligation, &judged.key), cell.encode());
         }
         let issued = Issued {
             obligation_id: obligation.id.clone(),
@@ -250,22 +252,21 @@ impl Custodian {
             if ctx.is(crate::mutant::Mutant::EscalatesBestEffort) {
                 ctx.escalate_best_effort(&obligation, &judged);
             }
-            ctx.step.best_effort.entry(obligation.target).or_default().push(bytes);
+            ctx.step.best_effort.entry(obligation.target).or_default().push(bytes.into());
             return Ok(Ok(issued));
         };
         self.next_num += 1;
-        let pending = Pending {
-            backoff: profile.backoff(),
-            on_decline: profile.on_decline,
-            obligation: bytes.clone(),
-        };
-        ctx.put(Table::Pending, num_key(num), pending.encode());
+        let (key, record, bytes) =
+            Pending::around(num, profile.backoff(), profile.on_decline, bytes);
+        ctx.put(Table::Pending, key, record);
         let peer = self.peer_of(&obligation.target);
         let schedule = self.schedule_of(profile.backoff(), profile.on_decline);
         let deadline_at = obligation.deadline_at();
+        let delay = profile.backoff().delay_ms(0, settings.seed ^ num);
+        let queues = self.is_full(settings, peer, bytes.len());
         let transfer = Transfer {
             deadline_at,
-            retry_at: ctx.now.after_ms(profile.backoff().delay_ms(0, settings.seed ^ num)),
+            retry_at: if queues { Time::NEVER } else { ctx.now.after_ms(delay) },
             warn_at: ctx.now.after_ms(deadline_at.ms_since(ctx.now) / 2),
             sent: None,
             retries: 0,
@@ -319,10 +320,8 @@ impl Custodian {
         if self.ended.rules_out(super::id_hash(&obligation.id)) {
             return Ok(None);
         }
-        let Some(bytes) = ctx.get(
-            Table::Outcome,
-            &bytes::Bytes::copy_from_slice(obligation.id.as_str().as_bytes()),
-        )?
+        let Some(bytes) =
+            ctx.get(Table::Outcome, &Bytes::copy_from_slice(obligation.id.as_str().as_bytes()))?
         else {
             return Ok(None);
         };
@@ -363,6 +362,10 @@ impl Custodian {
         self.end(ctx, older, &obligation, Terminal::Declined, Some(reason));
         Ok(())
     }
+}
+
+fn principal_cell(obligation: &Obligation, key: &GovernedKey) -> Bytes {
+    cell_key(Role::Principal, &obligation.target, &obligation.kind, key)
 }
 
 fn profile_of(

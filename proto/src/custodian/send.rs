@@ -7,9 +7,18 @@ use crate::obligation::Obligation;
 use crate::settings::Settings;
 use crate::step::{Ctx, SessionId};
 use crate::store::{ReadError, Table};
+use crate::time::Time;
 use bytes::Bytes;
 use std::ops::Bound;
 use std::sync::Arc;
+
+impl Session {
+    fn is_full(&self, settings: &Settings, len: usize) -> bool {
+        self.in_flight.len() >= self.window
+            || (self.in_flight_bytes + len > settings.in_flight_bytes_max
+                && !self.in_flight.is_empty())
+    }
+}
 
 impl Custodian {
     /// A session with `peer` is up: offers go to it from now on, and the current attempt of every
@@ -41,7 +50,7 @@ impl Custodian {
             peer.sessions.push(session);
             peer.sweep = Some(0);
         }
-        self.unqueue(index);
+        self.unqueue(ctx.now, settings, index);
         self.fill(ctx, settings, index)
     }
 
@@ -59,7 +68,7 @@ impl Custodian {
         let was_current = peer.sessions.last() == Some(&session);
         peer.sessions.retain(|other| *other != session);
         if peer.sessions.is_empty() {
-            self.unqueue(gone.peer); // the sweep of its next session offers them all
+            self.unqueue(ctx.now, settings, gone.peer);
             return Ok(());
         }
         if was_current {
@@ -69,11 +78,13 @@ impl Custodian {
         Ok(())
     }
 
-    fn unqueue(&mut self, index: u32) {
+    /// Leaves what queues to the sweep of the peer's next session. Until then it is silence again.
+    fn unqueue(&mut self, now: Time, settings: &Settings, index: u32) {
         let Some(peer) = self.peers.get_mut(index as usize) else { return };
         for num in std::mem::take(&mut peer.due) {
-            if let Some(transfer) = self.transfers.get_mut(&num) {
-                transfer.queued = false;
+            let Some(transfer) = self.transfers.get_mut(&num) else { continue };
+            if std::mem::take(&mut transfer.queued) {
+                self.rearm(now, settings, num);
             }
         }
     }
@@ -108,9 +119,7 @@ impl Custodian {
         };
         self.recall(num);
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        let full = session.in_flight.len() >= session.window
-            || (session.in_flight_bytes + bytes.len() > settings.in_flight_bytes_max
-                && !session.in_flight.is_empty());
+        let full = session.is_full(settings, bytes.len());
         #[cfg(feature = "mutants")]
         let full = full && !ctx.is(crate::mutant::Mutant::IgnoresWindow);
         if full {
@@ -140,14 +149,26 @@ impl Custodian {
         }
     }
 
-    /// Queues a transfer up for room in its peer's window.
+    /// Queues a transfer up for room in its peer's window. The time of its attempt does not run
+    /// meanwhile: that it was not offered yet is no silence of the peer.
     pub(super) fn queue(&mut self, num: u64) {
-        let Some(transfer) = self.transfers.get_mut(&num) else { return };
-        if !std::mem::replace(&mut transfer.queued, true)
-            && let Some(peer) = self.peers.get_mut(transfer.peer as usize)
+        let queued = self.update(num, |transfer| {
+            transfer.retry_at = Time::NEVER;
+            (std::mem::replace(&mut transfer.queued, true), transfer.peer)
+        });
+        if let Some((false, peer)) = queued
+            && let Some(peer) = self.peers.get_mut(peer as usize)
         {
             peer.due.push_back(num);
         }
+    }
+
+    /// Whether an offer of `len` bytes would have to queue up for room now.
+    pub(super) fn is_full(&self, settings: &Settings, peer: u32, len: usize) -> bool {
+        let current = self.peers.get(peer as usize).and_then(|peer| peer.sessions.last());
+        current
+            .and_then(|session| self.sessions.get(session))
+            .is_some_and(|session| session.is_full(settings, len))
     }
 
     /// Takes an offer out of its session's window.
@@ -187,11 +208,14 @@ impl Custodian {
                 return Ok(());
             }
             let num = if let Some(num) = peer.due.pop_front() {
-                let queued = self
-                    .transfers
-                    .get_mut(&num)
-                    .is_some_and(|transfer| std::mem::take(&mut transfer.queued));
-                if !queued {
+                let Some(transfer) = self.transfers.get_mut(&num) else { continue };
+                if !std::mem::take(&mut transfer.queued) {
+                    continue;
+                }
+                if transfer.sent.is_some_and(|(at, reference)| {
+                    at == current && session.in_flight.contains_key(&reference)
+                }) {
+                    self.rearm(ctx.now, settings, num); // a newer session was there for a moment
                     continue;
                 }
                 num
@@ -215,6 +239,9 @@ impl Custodian {
             self.offer(ctx, settings, num, None)?;
             if self.transfers.get(&num).is_some_and(|transfer| transfer.queued) {
                 return Ok(()); // too large for what room there is
+            }
+            if self.transfers.get(&num).is_some_and(|transfer| transfer.retry_at == Time::NEVER) {
+                self.rearm(ctx.now, settings, num);
             }
         }
         self.hungry.insert(index);

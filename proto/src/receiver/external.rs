@@ -169,9 +169,11 @@ impl Receiver {
         settings: &Settings,
     ) -> Result<(), ReadError> {
         let mut from = Bytes::new();
+        self.no_intents = settings.external.is_empty();
         loop {
             let records = ctx.store.scan(Table::Intent, &from, SETTLE_PER_SCAN_MAX)?;
             let Some((last, _)) = records.last() else { return Ok(()) };
+            self.no_intents = false;
             let mut next = last.to_vec();
             next.push(0);
             from = next.into();

@@ -7,7 +7,8 @@ use crate::id::{AgentId, ObligationId};
 impl Receiver {
     /// What it decides, and the ids it has seen without custody.
     pub(crate) fn memory(&self) -> (Vec<DecidingMemory>, Vec<(AgentId, Vec<ObligationId>)>) {
-        let Self { deciding, peers } = self;
+        // Whether there are intents follows from the store.
+        let Self { deciding, peers, no_intents: _ } = self;
         let deciding = deciding
             .iter()
             .map(|((issuer, id), Waiting { offer })| DecidingMemory {

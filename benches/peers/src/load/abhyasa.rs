@@ -38,7 +38,7 @@ const BEST_EFFORT_BATCH: usize = 64;
 const BEST_EFFORT_LOOK: Duration = Duration::from_millis(20);
 
 /// As `abhyasa node` has it.
-pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(abhyasa::node::worker_threads()).enable_all();
     builder.build().context("the runtime cannot start")
@@ -60,7 +60,7 @@ pub(super) async fn load(args: &Args) -> anyhow::Result<Sample> {
         args.begin().await?;
         let sample = ours.measure(&args).await;
         if args.check {
-            ours.drained().await?;
+            ours.drained(0).await?;
         }
         drop(ours);
         node.stop().await?;
@@ -69,15 +69,18 @@ pub(super) async fn load(args: &Args) -> anyhow::Result<Sample> {
     .await?
 }
 
+/// A custodian of this process, what it is loaded with, and who receives.
 #[derive(Clone)]
-struct Ours {
-    node: NodeHandle,
-    target: AgentId,
+pub(crate) struct Ours {
+    pub(crate) node: NodeHandle,
+    /// Each draft goes to the next one.
+    targets: Arc<Vec<AgentId>>,
     kind: Kind,
     payloads: Arc<Vec<Payload>>,
     next: Arc<AtomicU64>,
+    /// The process of all targets.
     receiver: Arc<Mutex<process::Process>>,
-    receiver_api: SocketAddr,
+    receiver_api: Option<SocketAddr>,
 }
 
 impl Ours {
@@ -94,34 +97,49 @@ impl Ours {
             .start()?;
         let node = Builder::new(NodeConfig::load(&pair.custodian)?).start().await?;
         let delta = if args.duty == Duty::BestEffort { 0.000_001 } else { -0.000_001 };
-        let ours = Self {
-            node: node.handle(),
-            target: pair.target,
-            kind: Kind::new("phala.belief_update")?,
-            payloads: Arc::new(payloads(delta, args.payload_bytes)?),
-            next: Arc::default(),
-            receiver: Arc::new(Mutex::new(receiver)),
-            receiver_api,
-        };
-        ours.connected().await?;
+        let payloads = payloads(delta, args.payload_bytes)?;
+        let mut ours = Self::new(node.handle(), vec![pair.target], payloads, 0, receiver)?;
+        ours.receiver_api = Some(receiver_api);
+        ours.connected(1).await?;
         Ok((ours, node))
     }
 
-    async fn connected(&self) -> anyhow::Result<()> {
+    /// A load of `node` on `targets`, all of them in the process `receiver`. Ids are numbered from
+    /// `first`: a store that knows ids of an earlier load needs others.
+    pub(crate) fn new(
+        node: NodeHandle,
+        targets: Vec<AgentId>,
+        payloads: Vec<Payload>,
+        first: u64,
+        receiver: process::Process,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            node,
+            targets: Arc::new(targets),
+            kind: Kind::new("phala.belief_update")?,
+            payloads: Arc::new(payloads),
+            next: Arc::new(AtomicU64::new(first)),
+            receiver: Arc::new(Mutex::new(receiver)),
+            receiver_api: None,
+        })
+    }
+
+    /// Until the node is ready and `count` of its peers are there.
+    pub(crate) async fn connected(&self, count: usize) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let there = || self.node.peers().iter().any(|peer| peer.connected);
-        while !there() || self.node.readiness().is_err() {
+        let there = || self.node.peers().iter().filter(|peer| peer.connected).count();
+        while self.node.readiness().is_err() || there() < count {
             self.receiver.lock().unwrap_or_else(PoisonError::into_inner).still_runs()?;
-            ensure!(begun.elapsed() < PATIENCE, "the two nodes did not connect");
+            ensure!(begun.elapsed() < PATIENCE, "{} of {count} peers connected", there());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(())
     }
 
-    /// Until nothing is pending.
-    async fn drained(&self) -> anyhow::Result<()> {
+    /// Until no more than `left` are pending.
+    pub(crate) async fn drained(&self, left: usize) -> anyhow::Result<()> {
         let begun = Instant::now();
-        while self.node.pending() > 0 {
+        while self.node.pending() > left {
             ensure!(begun.elapsed() < PATIENCE, "{} are still pending", self.node.pending());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -147,15 +165,16 @@ impl Ours {
 
     /// Drafts with new ids. Their payloads are made once: what building a document costs an agent
     /// is not what we measure.
-    fn drafts(&self, count: usize) -> anyhow::Result<Vec<Draft>> {
+    pub(crate) fn drafts(&self, count: usize) -> anyhow::Result<Vec<Draft>> {
         let first = self.next.fetch_add(count as u64, Ordering::Relaxed);
         let draft = |number: u64| {
-            let key = usize::try_from(number)? % KEYS;
+            let nth = usize::try_from(number)?;
+            let target = self.targets.get(nth % self.targets.len().max(1));
             Ok(Draft {
                 id: ObligationId::new(&format!("peers-{number:012x}"))?,
                 kind: self.kind.clone(),
-                target: self.target.clone(),
-                payload: self.payloads.get(key).context("payloads")?.clone(),
+                target: target.context("targets")?.clone(),
+                payload: self.payloads.get(nth % KEYS).context("payloads")?.clone(),
                 deadline_seconds: None,
                 max_retries: None,
                 sequence: None,
@@ -165,7 +184,7 @@ impl Ours {
     }
 
     /// Returns once the drafts are durable here. Asks again while the node is busy.
-    async fn issue(&self, drafts: Vec<Draft>) -> anyhow::Result<()> {
+    pub(crate) async fn issue(&self, drafts: Vec<Draft>) -> anyhow::Result<()> {
         loop {
             match self.node.issue(drafts.clone()).await {
                 Ok(results) => {
@@ -203,7 +222,8 @@ impl Ours {
         Ok(sample)
     }
 
-    async fn applied(&self, args: &Args) -> anyhow::Result<Sample> {
+    /// Keeps `args.in_flight` obligations between issue and applied.
+    pub(crate) async fn applied(&self, args: &Args) -> anyhow::Result<Sample> {
         let flow = Flow::new(args)?;
         let open: Arc<Mutex<HashMap<ObligationId, Instant>>> = Arc::default();
         let mut tasks = JoinSet::new();
@@ -315,9 +335,7 @@ impl Ours {
                     at_warm = Some((looked, applied));
                 }
             }
-            if self.node.queued_bytes(&self.target) > BEST_EFFORT_QUEUE
-                || sent - seen - lost > BEST_EFFORT_WINDOW
-            {
+            if self.queued_bytes() > BEST_EFFORT_QUEUE || sent - seen - lost > BEST_EFFORT_WINDOW {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
             }
@@ -332,9 +350,13 @@ impl Ours {
         Ok(sample)
     }
 
+    fn queued_bytes(&self) -> usize {
+        self.targets.iter().map(|target| self.node.queued_bytes(target)).sum()
+    }
+
     /// What the receiver says of itself.
     fn best_effort_applied(&self) -> anyhow::Result<f64> {
-        metric(self.receiver_api, "abhyasa_best_effort_applied")
+        metric(self.receiver_api.context("no receiver to ask")?, "abhyasa_best_effort_applied")
     }
 }
 
@@ -369,8 +391,12 @@ fn metric(api: SocketAddr, name: &str) -> anyhow::Result<f64> {
     Ok(value.with_context(|| format!("{api} has no metric {name}"))?.parse()?)
 }
 
-/// One payload of `bytes` for each governed key.
-fn payloads(delta: f64, bytes: usize) -> anyhow::Result<Vec<Payload>> {
+/// Payloads of exactly `bytes`, or of one less where no length makes them, one for each governed
+/// key.
+///
+/// # Errors
+/// If `bytes` are too few for the least there must be, or too many for a payload.
+pub(crate) fn payloads(delta: f64, bytes: usize) -> anyhow::Result<Vec<Payload>> {
     let payload = |key: usize, note: usize| {
         let value = serde_json::json!({
             "weight_delta": delta,
@@ -379,8 +405,13 @@ fn payloads(delta: f64, bytes: usize) -> anyhow::Result<Vec<Payload>> {
         });
         anyhow::Ok(Payload::from_json(value.as_object().context("object")?)?)
     };
-    let bare = payload(0, 24)?.as_bytes().len();
-    (0..KEYS).map(|key| payload(key, 24 + bytes.saturating_sub(bare))).collect()
+    let bare = payload(0, 0)?.as_bytes().len();
+    let room = bytes.checked_sub(bare).with_context(|| format!("a payload has {bare} at least"))?;
+    // The text's own length takes 0 to 4 bytes more than in the bare one.
+    let fits = |note: &usize| payload(0, *note).is_ok_and(|p| p.as_bytes().len() <= bytes);
+    let note = (room.saturating_sub(4)..=room).rev().find(fits);
+    let note = note.with_context(|| format!("a payload of {bytes} bytes is over the limit"))?;
+    (0..KEYS).map(|key| payload(key, note)).collect()
 }
 
 /// Two configured nodes that know each other.
@@ -422,11 +453,16 @@ impl Pair {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abhyasa::proto::limits::PAYLOAD_LEN_MAX;
 
     #[test]
     fn payloads_are_as_long_as_asked() {
-        let all = payloads(-0.000_001, 256).unwrap();
-        assert_eq!(all.len(), KEYS);
-        assert!(all.iter().all(|payload| payload.as_bytes().len().abs_diff(256) <= 2));
+        for bytes in [64, 79, 256, 1024, 4096, PAYLOAD_LEN_MAX] {
+            let all = payloads(-0.000_001, bytes).unwrap();
+            assert_eq!(all.len(), KEYS);
+            let fits = |payload: &Payload| bytes - payload.as_bytes().len() <= 1;
+            assert!(all.iter().all(fits), "{bytes}");
+        }
+        assert!(payloads(-0.000_001, 16).is_err());
     }
 }
