@@ -22,6 +22,7 @@ mod watch;
 pub use auth::{Auth, AuthError};
 
 use crate::a2a::http as a2a;
+use crate::calls::Serving;
 use crate::node::NodeHandle;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
@@ -177,7 +178,8 @@ pub async fn serve(
         let body_len_max = config.api.body_len_max.max(config.a2a.request_len_max);
         let router = around(routes_of_peers(&app), &app);
         let per_peer_max = config.quic.connections_per_peer_max;
-        h3::Http3::new(router, body_len_max, per_peer_max, stop.clone()).serve(connections)
+        let serving = Serving { per_peer_max, stop: stop.clone() };
+        h3::Http3::new(router, body_len_max, serving).serve(connections)
     });
     let told = app.clone();
     let http3 = async {

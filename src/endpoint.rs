@@ -1,21 +1,50 @@
 //! The QUIC endpoint: accepts peers, refuses everyone else, and bounds how many there are.
 
-use crate::api::h3::{EXCESSIVE_LOAD, Incoming};
 use crate::binding::quic::{self, Close, Context};
+use crate::calls::Incoming;
 use crate::tls;
 use proto::id::AgentId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinSet;
 
 /// Handshakes under way before new ones must prove their address first (RFC 9000 §8.1).
 const HALF_OPEN_UNTIL_RETRY: usize = 64;
 
-/// HTTP/3 connections that wait for the API to take them; further ones are closed.
-pub(crate) const HTTP3_WAITING_MAX: usize = 64;
+/// Connections that wait for the server of their protocol to take them; further ones are closed.
+const WAITING_MAX: usize = 64;
+
+/// Where connections of a protocol beside the native one go.
+#[derive(Clone, Debug)]
+pub(crate) struct Door {
+    pub(crate) alpn: &'static [u8],
+    /// What one is closed with that finds no room.
+    pub(crate) overloaded: quinn::VarInt,
+    to: mpsc::Sender<Incoming>,
+}
+
+impl Door {
+    pub(crate) fn new(
+        alpn: &'static [u8],
+        overloaded: quinn::VarInt,
+    ) -> (Self, mpsc::Receiver<Incoming>) {
+        let (to, incoming) = mpsc::channel(WAITING_MAX);
+        (Self { alpn, overloaded, to }, incoming)
+    }
+
+    fn enter(&self, incoming: Incoming) {
+        let closed = match self.to.try_send(incoming) {
+            Ok(()) => return,
+            Err(TrySendError::Full(incoming) | TrySendError::Closed(incoming)) => incoming,
+        };
+        let (connection, peer) = closed;
+        tracing::debug!(%peer, "closed: nobody is there to take it");
+        connection.close(self.overloaded, b"overloaded");
+    }
+}
 
 /// Accepts connections.
 #[derive(Clone)]
@@ -25,8 +54,8 @@ pub(crate) struct Acceptor {
     pub(crate) peers: Arc<BTreeSet<AgentId>>,
     pub(crate) connections_max: usize,
     pub(crate) handshake_timeout: Duration,
-    /// Where HTTP/3 goes, if it is spoken.
-    pub(crate) http3: Option<mpsc::Sender<Incoming>>,
+    /// The other protocols that are spoken.
+    pub(crate) doors: Arc<[Door]>,
 }
 
 impl Acceptor {
@@ -58,13 +87,10 @@ impl Acceptor {
                 let accepted = acceptor.handshake(incoming).await;
                 half_open.fetch_sub(1, Ordering::Relaxed);
                 let Some((connection, peer)) = accepted else { return };
-                if tls::protocol(&connection).as_deref() == Some(tls::ALPN_H3) {
-                    let handed = acceptor.http3.as_ref().map(|http3| http3.try_send((connection, peer)));
-                    if let Some(Err(mpsc::error::TrySendError::Full((connection, peer)))) = handed {
-                        tracing::debug!(%peer, "HTTP/3 closed: {HTTP3_WAITING_MAX} connections wait");
-                        connection.close(EXCESSIVE_LOAD.into(), b"");
-                    }
-                    return;
+                let protocol = tls::protocol(&connection);
+                let mut doors = acceptor.doors.iter();
+                if let Some(door) = doors.find(|door| protocol.as_deref() == Some(door.alpn)) {
+                    return door.enter((connection, peer));
                 }
                 if let Err(error) = quic::run(acceptor.context, connection, peer.clone()).await {
                     tracing::info!(%peer, %error, "session ended");

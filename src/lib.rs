@@ -3,6 +3,7 @@
 mod a2a;
 pub mod api;
 mod binding;
+mod calls;
 pub mod cli;
 pub mod clock;
 pub mod config;

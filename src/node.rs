@@ -4,14 +4,16 @@
 //! are given to [`Builder`]; production passes the real ones.
 
 use crate::a2a::{A2a, A2aError};
+use crate::api::h3::EXCESSIVE_LOAD;
 use crate::binding::http::{HttpPeer, HttpPeers};
 use crate::binding::quic::Context;
+use crate::calls::Calls;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, HandlerConfig, NodeConfig};
 use crate::driver::{Batching, Call, Driver, DriverError, Shared};
-use crate::endpoint::{Acceptor, HTTP3_WAITING_MAX};
+use crate::endpoint::{Acceptor, Door};
 use crate::handler::{HandlerError, Handlers};
-use crate::peers::Dialer;
+use crate::peers::{Dial, Dialer};
 use crate::router::Router;
 use crate::store::{FjallStore, Storage, StoreError, StoreOptions};
 use crate::telemetry::Metrics;
@@ -27,7 +29,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 mod handle;
@@ -213,7 +215,13 @@ impl Builder {
         if tls.valid_until() <= clock.now() {
             tracing::warn!(until = %tls.valid_until(), "our own certificate has expired: peers will refuse us; obligations escalate at their deadlines");
         }
-        let endpoint = endpoint(&config, &tls, socket, runtime, seed)?;
+        let (mut doors, mut http3) = (Vec::new(), None);
+        if config.api.http3 {
+            let (door, incoming) = Door::new(tls::ALPN_H3, EXCESSIVE_LOAD.into());
+            doors.push(door);
+            http3 = Some(incoming);
+        }
+        let endpoint = endpoint(&config, &tls, &doors, socket, runtime, seed)?;
         let quic_address = endpoint
             .local_addr()
             .map_err(|source| StartError::Listen { address: config.quic.listen, source })?;
@@ -255,36 +263,37 @@ impl Builder {
             frame_timeout: Duration::from_millis(config.quic.frame_timeout_ms),
             hello_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
         };
-        let (http3, http3_connections) = if config.api.http3 {
-            let (sender, receiver) = mpsc::channel(HTTP3_WAITING_MAX);
-            (Some(sender), Some(receiver))
-        } else {
-            (None, None)
-        };
         let acceptor = Acceptor {
             endpoint: endpoint.clone(),
             context: context.clone(),
             peers: Arc::new(config.peers.iter().map(|peer| peer.id.clone()).collect()),
             connections_max: config.quic.connections_max,
             handshake_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
-            http3,
+            doors: doors.into(),
         };
         tasks.spawn(acceptor.run());
-        let dialer = Dialer {
+        let dial = Dial {
             endpoint: endpoint.clone(),
             transport: Arc::new(tls::transport(&config.quic)?),
             tls: Arc::new(tls),
+            handshake_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
+        };
+        let dialer = Dialer {
+            dial: dial.clone(),
             context,
             backoff: Backoff {
                 base_ms: config.quic.reconnect_base_ms,
                 cap_ms: config.quic.reconnect_cap_ms.max(config.quic.reconnect_base_ms),
                 jitter_permille: 200,
             },
-            handshake_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
             racing: config.quic.racing,
             silent_after: Duration::from_millis(config.quic.silent_after_ms),
             seed,
         };
+        let addresses = config.peers.iter().filter_map(|peer| {
+            Some((peer.id.clone(), peer.address.as_ref()?.as_str().to_owned()))
+        });
+        let peer_calls = Arc::new(Calls::new(dial, addresses.collect()));
         let mut http = HttpPeers::new();
         for peer in &config.peers {
             if let Some(address) = &peer.address {
@@ -327,7 +336,7 @@ impl Builder {
             config,
             http,
             a2a,
-            http3: Arc::new(Mutex::new(http3_connections)),
+            http3: Arc::new(Mutex::new(http3)),
             quic_address,
         };
         Ok(Node { handle, endpoint, tasks, ended, a2a_failed })
@@ -374,14 +383,15 @@ fn start_driver(
 fn endpoint(
     config: &NodeConfig,
     tls: &TlsIdentity,
+    doors: &[Door],
     socket: Option<Arc<dyn quinn::AsyncUdpSocket>>,
     runtime: Arc<dyn quinn::Runtime>,
     seed: u64,
 ) -> Result<quinn::Endpoint, StartError> {
     let transport = Arc::new(tls::transport(&config.quic)?);
-    let protocols: &[&[u8]] =
-        if config.api.http3 { &[tls::ALPN, tls::ALPN_H3] } else { &[tls::ALPN] };
-    let server = tls.server(protocols, transport)?;
+    let mut protocols = vec![tls::ALPN];
+    protocols.extend(doors.iter().map(|door| door.alpn));
+    let server = tls.server(&protocols, transport)?;
     let listen = |source| StartError::Listen { address: config.quic.listen, source };
     let mut endpoint_config = quinn::EndpointConfig::default();
     match socket {

@@ -11,23 +11,30 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// How peers are dialled.
-#[derive(Clone)]
-pub(crate) struct Dialer {
+/// One dial, of whichever protocol.
+#[derive(Clone, Debug)]
+pub(crate) struct Dial {
     pub(crate) endpoint: quinn::Endpoint,
     pub(crate) tls: Arc<TlsIdentity>,
     pub(crate) transport: Arc<quinn::TransportConfig>,
+    pub(crate) handshake_timeout: Duration,
+}
+
+/// How peers are dialled.
+#[derive(Clone)]
+pub(crate) struct Dialer {
+    pub(crate) dial: Dial,
     pub(crate) context: Context,
     pub(crate) backoff: Backoff,
-    pub(crate) handshake_timeout: Duration,
     pub(crate) racing: bool,
     pub(crate) silent_after: Duration,
     /// Of the jitter between two dials: nodes that lost one peer shall not all come back at once.
     pub(crate) seed: u64,
 }
 
+/// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-enum DialError {
+pub(crate) enum DialError {
     #[error("{address} does not resolve: {source}")]
     Resolve { address: String, source: std::io::Error },
     #[error("{address} resolves to no address")]
@@ -51,7 +58,7 @@ impl Dialer {
             bytes.fold(self.seed, |seed, byte| proto::backoff::mix(seed ^ u64::from(byte)));
         let mut failures = 0u32;
         loop {
-            match self.dial(&peer, &address).await {
+            match self.dial.to(&peer, &address, tls::ALPN).await {
                 Ok(connection) => {
                     let begun = Instant::now();
                     self.hold(&peer, &address, connection, &bell).await;
@@ -131,7 +138,7 @@ impl Dialer {
         silence: &Silence,
     ) -> Option<quinn::Connection> {
         self.context.router.metrics.races.inc();
-        let fresh = self.dial(peer, address);
+        let fresh = self.dial.to(peer, address, tls::ALPN);
         tokio::pin!(fresh);
         let mut look = tokio::time::interval(Duration::from_millis(50));
         loop {
@@ -147,15 +154,24 @@ impl Dialer {
             }
         }
     }
+}
 
-    async fn dial(&self, peer: &AgentId, address: &str) -> Result<quinn::Connection, DialError> {
-        let resolved = resolve(address).await?;
-        let config = self.tls.client(&[tls::ALPN], peer, self.transport.clone())?;
-        // The name is not used: the verifier knows whom it expects.
-        let connecting = self.endpoint.connect_with(config, resolved, tls::SERVER_NAME)?;
-        let done = tokio::time::timeout(self.handshake_timeout, connecting).await;
-        done.map_err(|_| DialError::Timeout { ms: self.handshake_timeout.as_millis() })?
-            .map_err(Into::into)
+impl Dial {
+    /// A connection with `peer` that speaks `alpn`.
+    pub(crate) async fn to(
+        &self,
+        peer: &AgentId,
+        address: &str,
+        alpn: &[u8],
+    ) -> Result<quinn::Connection, DialError> {
+        let dialled = async {
+            let resolved = resolve(address).await?;
+            let config = self.tls.client(&[alpn], peer, self.transport.clone())?;
+            // The name is not used: the verifier knows whom it expects.
+            Ok(self.endpoint.connect_with(config, resolved, tls::SERVER_NAME)?.await?)
+        };
+        let done = tokio::time::timeout(self.handshake_timeout, dialled).await;
+        done.unwrap_or(Err(DialError::Timeout { ms: self.handshake_timeout.as_millis() }))
     }
 }
 

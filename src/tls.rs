@@ -27,6 +27,10 @@ use std::time::Duration;
 pub const ALPN: &[u8] = b"abhyasa/1";
 /// ALPN of HTTP/3 (RFC 9114 §3.1).
 pub const ALPN_H3: &[u8] = b"h3";
+/// ALPN of A2A calls.
+pub const ALPN_A2A: &[u8] = b"abhyasa-a2a/1";
+/// ALPN of MCP calls.
+pub const ALPN_MCP: &[u8] = b"abhyasa-mcp/1";
 /// The name to give to `quinn::Endpoint::connect`. It means nothing: no SNI is sent, and the
 /// server is known by the agent id in its certificate, not by a host name.
 pub const SERVER_NAME: &str = "abhyasa";
@@ -282,7 +286,7 @@ pub fn protocol(connection: &quinn::Connection) -> Option<Vec<u8>> {
 
 /// Transport parameters from the configuration. Windows are sized from the frame limits, so that
 /// a peer cannot make us buffer more than [`CONNECTION_WINDOW_BYTES`] a connection; bidirectional
-/// streams are allowed to HTTP/3 only, once it is agreed on; MTU discovery stays on.
+/// streams are allowed to other protocols only, once one is agreed on; MTU discovery stays on.
 ///
 /// # Errors
 /// [`TlsError::Transport`] names the setting that is out of range.

@@ -3,17 +3,16 @@
 
 use super::auth::Certified;
 use super::listen::IDLE_TIME_MAX;
+use crate::calls::{Incoming, Serving};
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::http::{Request, Response, StatusCode};
 use bytes::Buf;
 use proto::id::AgentId;
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tower_service::Service as _;
@@ -32,9 +31,6 @@ const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a client may take to acknowledge the last answers when the server stops.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// A connection, and who is at its other end.
-pub(crate) type Incoming = (quinn::Connection, AgentId);
-
 type Stream = h3::server::RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 type Resolver = h3::server::RequestResolver<h3_quinn::Connection, Bytes>;
 
@@ -43,9 +39,7 @@ type Resolver = h3::server::RequestResolver<h3_quinn::Connection, Bytes>;
 pub(crate) struct Http3 {
     pub(crate) router: Router,
     pub(crate) body_len_max: usize,
-    /// Connections of one peer at a time; a further one is closed.
-    pub(crate) per_peer_max: usize,
-    pub(crate) stop: Receiver<bool>,
+    pub(crate) serving: Serving,
     /// Room for bodies, in bytes.
     bodies: Arc<Semaphore>,
 }
@@ -54,47 +48,17 @@ impl Http3 {
     pub(crate) fn new(
         router: Router,
         body_len_max: usize,
-        per_peer_max: usize,
-        stop: Receiver<bool>,
+        serving: Serving,
     ) -> Self {
         let bodies = Arc::new(Semaphore::new(BODIES_LEN_MAX));
-        Self { router, body_len_max, per_peer_max, stop, bodies }
-    }
-
-    /// Returns when the server is told to stop.
-    async fn stopped(&self) {
-        if self.stop.clone().wait_for(|stop| *stop).await.is_err() {
-            std::future::pending().await // nobody can tell us any more
-        }
+        Self { router, body_len_max, serving, bodies }
     }
 
     /// Serves connections until the server stops; then lets requests in progress end.
-    pub(crate) async fn serve(self, mut connections: mpsc::Receiver<Incoming>) {
-        let mut running = JoinSet::new();
-        let mut places: HashMap<AgentId, Arc<Semaphore>> = HashMap::new(); // peers are listed
-        loop {
-            let next = tokio::select! {
-                biased;
-                Some(_) = running.join_next() => continue,
-                () = self.stopped() => break,
-                next = connections.recv() => next,
-            };
-            let Some((quic, peer)) = next else { break };
-            let of_peer = places
-                .entry(peer.clone())
-                .or_insert_with(|| Arc::new(Semaphore::new(self.per_peer_max)));
-            let Ok(place) = of_peer.clone().try_acquire_owned() else {
-                tracing::debug!(%peer, max = self.per_peer_max, "too many HTTP/3 connections");
-                quic.close(EXCESSIVE_LOAD.into(), b"");
-                continue;
-            };
-            let connection = self.clone().connection(quic, peer);
-            running.spawn(async move {
-                connection.await;
-                drop(place);
-            });
-        }
-        while running.join_next().await.is_some() {}
+    pub(crate) async fn serve(self, connections: mpsc::Receiver<Incoming>) {
+        let serving = self.serving.clone();
+        let serve = |quic, peer| self.clone().connection(quic, peer);
+        serving.connections(connections, EXCESSIVE_LOAD.into(), serve).await;
     }
 
     async fn connection(self, quic: quinn::Connection, peer: AgentId) {
@@ -112,7 +76,7 @@ impl Http3 {
             tokio::select! {
                 biased;
                 Some(_) = requests.join_next() => {}
-                () = self.stopped() => {
+                () = self.serving.stopped() => {
                     let _ = http.shutdown(0).await;
                     break true;
                 }

@@ -1,8 +1,8 @@
 //! Calls into a running node.
 
 use crate::a2a::A2a;
-use crate::api::h3::Incoming;
 use crate::binding::http::{HttpPeers, OfferReply};
+use crate::calls::Incoming;
 use crate::clock::Clock;
 use crate::config::NodeConfig;
 use crate::driver::{Call, Input, Shared};
