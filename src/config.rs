@@ -5,6 +5,7 @@
 
 mod address;
 mod error;
+mod gate;
 mod kinds;
 mod peers;
 mod sample;
@@ -14,6 +15,7 @@ mod sections;
 
 pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use error::{CONFIG_LEN_MAX, ConfigError};
+pub use gate::{CallPattern, GATE_CALLS_MAX, GATE_RULES_MAX, GatePrincipal, GateRule};
 pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};
 pub use peers::{PEERS_MAX, PeerConfig};
 pub use sample::Sample;
@@ -59,6 +61,8 @@ pub struct NodeConfig {
     pub kinds: BTreeMap<Kind, KindConfig>,
     /// A2A server.
     pub a2a: A2aConfig,
+    /// What calls of agents behind this node need.
+    pub gate: Vec<GateRule>,
     /// Escalation sinks.
     pub escalation: EscalationConfig,
     /// Logs.
@@ -87,6 +91,8 @@ struct File {
     kinds: BTreeMap<String, kinds::KindTable>,
     #[serde(default)]
     a2a: A2aConfig,
+    #[serde(default)]
+    gate: Vec<gate::GateTable>,
     #[serde(default)]
     escalation: EscalationConfig,
     #[serde(default)]
@@ -164,6 +170,7 @@ impl File {
             rates: self.rates,
             weights: self.weights,
             a2a: self.a2a,
+            gate: gate::check(self.gate)?,
             escalation: self.escalation,
             log: self.log,
         })

@@ -12,6 +12,7 @@ pub mod demo;
 mod driver;
 mod endpoint;
 mod escalation;
+mod gate;
 mod handler;
 pub mod identity;
 pub mod init;

@@ -12,6 +12,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, HandlerConfig, NodeConfig};
 use crate::driver::{Batching, Call, Driver, DriverError, Shared};
 use crate::endpoint::{Acceptor, Door};
+use crate::gate::Gate;
 use crate::handler::{HandlerError, Handlers};
 use crate::peers::{Dial, Dialer};
 use crate::router::Router;
@@ -290,9 +291,10 @@ impl Builder {
             silent_after: Duration::from_millis(config.quic.silent_after_ms),
             seed,
         };
-        let addresses = config.peers.iter().filter_map(|peer| {
-            Some((peer.id.clone(), peer.address.as_ref()?.as_str().to_owned()))
-        });
+        let addresses = config
+            .peers
+            .iter()
+            .filter_map(|peer| Some((peer.id.clone(), peer.address.as_ref()?.as_str().to_owned())));
         let peer_calls = Arc::new(Calls::new(dial, addresses.collect()));
         let mut http = HttpPeers::new();
         for peer in &config.peers {
@@ -314,13 +316,15 @@ impl Builder {
         }
         let config = Arc::new(config);
         let http = Arc::new(http);
+        let gate = Arc::new(Gate::new(&config, storage.clone(), router.governed.subscribe()));
         let (a2a, a2a_failed) = match &config.a2a.agent {
             None => (None, None),
             Some(agent) => {
                 let store = storage.side()?.ok_or(A2aError::NoPlace)?;
                 let (config, clock, peers) = (config.clone(), clock.clone(), http.clone());
                 let (failing, failed) = oneshot::channel();
-                let a2a = A2a::open(config, agent, store, clock, peers, failing)?;
+                let gate = gate.clone();
+                let a2a = A2a::open(config, agent, store, clock, peers, gate, failing)?;
                 (Some(Arc::new(a2a)), Some(failed))
             }
         };

@@ -80,6 +80,19 @@ const PEERS_HEAD: &str = r##"
 #   agent_card = "https://…"                 deliver to it in A2A messages, as its card says, not by QUIC
 "##;
 
+const GATE: &str = r##"
+# What calls of agents behind this node need before they run, one table each, at most 1024. A call that no
+# table covers needs nothing. What is withheld later ends the calls that run.
+#
+#   [[gate]]
+#   calls = ["a2a:*", "mcp:files/read"]      a2a:SKILL, mcp:SERVER/TOOL; a * at the end is the rest
+#   scope = "calendar.read"                  what must be granted
+#   principal = "caller"                     by whom: "caller", whoever acts through the peer that calls;
+#                                            "self", this node; or the id of another agent
+#   kind = "anumati.consent"                 whose word counts; by default of every kind
+#   unknown = "deny"                         what nobody spoke of: "deny" (default) or "allow"
+"##;
+
 impl Sample<'_> {
     /// The text of the file.
     #[must_use]
@@ -98,6 +111,7 @@ impl Sample<'_> {
         section::<EscalationConfig>(&mut out, &[]);
         section::<LogConfig>(&mut out, &[]);
         kinds(&mut out);
+        out.push_str(GATE);
         self.peers(&mut out);
         out
     }
