@@ -49,6 +49,8 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use types::{Message, Role, TaskState};
 
+pub(crate) use types::whole_numbers;
+
 /// Obligations whose tasks wait for the core at a time; the acks of further ones come with copies.
 const SETTLING_MAX: usize = 16_384;
 /// How often tasks that are kept long enough are looked for.

@@ -7,6 +7,7 @@ mod address;
 mod error;
 mod gate;
 mod kinds;
+mod mcp_servers;
 mod peers;
 mod sample;
 mod secret;
@@ -17,6 +18,7 @@ pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use error::{CONFIG_LEN_MAX, ConfigError};
 pub use gate::{CallPattern, GATE_CALLS_MAX, GATE_RULES_MAX, GatePrincipal, GateRule};
 pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};
+pub use mcp_servers::{MCP_SERVERS_MAX, McpReach, McpServer};
 pub use peers::{PEERS_MAX, PeerConfig};
 pub use sample::Sample;
 pub use secret::{
@@ -63,6 +65,8 @@ pub struct NodeConfig {
     pub a2a: A2aConfig,
     /// What calls of agents behind this node need.
     pub gate: Vec<GateRule>,
+    /// MCP servers behind this node; names are unique.
+    pub mcp_servers: Vec<McpServer>,
     /// Escalation sinks.
     pub escalation: EscalationConfig,
     /// Logs.
@@ -93,6 +97,8 @@ struct File {
     a2a: A2aConfig,
     #[serde(default)]
     gate: Vec<gate::GateTable>,
+    #[serde(default)]
+    mcp_servers: Vec<mcp_servers::McpServerTable>,
     #[serde(default)]
     escalation: EscalationConfig,
     #[serde(default)]
@@ -158,8 +164,11 @@ impl File {
         {
             *path = base.join(&*path);
         }
+        let peers = peers::check(self.peers, &self.node.id, &self.rates, base)?;
+        let listed = peers.iter().map(|peer| peer.id.clone()).collect();
         Ok(NodeConfig {
-            peers: peers::check(self.peers, &self.node.id, &self.rates, base)?,
+            mcp_servers: mcp_servers::check(self.mcp_servers, &listed, base)?,
+            peers,
             kinds: kinds::check(self.kinds, base)?,
             id: self.node.id,
             data_dir: self.node.data_dir,

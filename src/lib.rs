@@ -3,6 +3,7 @@
 mod a2a;
 pub mod api;
 mod binding;
+mod bridge;
 mod calls;
 pub mod cli;
 pub mod clock;

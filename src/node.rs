@@ -7,7 +7,8 @@ use crate::a2a::{A2a, A2aError};
 use crate::api::h3::EXCESSIVE_LOAD;
 use crate::binding::http::{HttpPeer, HttpPeers};
 use crate::binding::quic::Context;
-use crate::calls::Calls;
+use crate::bridge::Bridge;
+use crate::calls::{self, Calls, Serving};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, HandlerConfig, NodeConfig};
 use crate::driver::{Batching, Call, Driver, DriverError, Shared};
@@ -222,6 +223,12 @@ impl Builder {
             doors.push(door);
             http3 = Some(incoming);
         }
+        let mut mcp_calls = None;
+        if !config.mcp_servers.is_empty() {
+            let (door, incoming) = Door::new(tls::ALPN_MCP, calls::Code::Overloaded.into());
+            doors.push(door);
+            mcp_calls = Some(incoming);
+        }
         let endpoint = endpoint(&config, &tls, &doors, socket, runtime, seed)?;
         let quic_address = endpoint
             .local_addr()
@@ -302,8 +309,9 @@ impl Builder {
                 tasks.spawn(dialer.clone().maintain(peer.id.clone(), address.as_str().to_owned()));
             }
             let endpoint = peer.obligation_endpoint.is_some() || peer.agent_card.is_some();
-            // Over HTTP/3 a peer needs no token to give us its own.
-            if peer.http_token_file.is_some() || endpoint || config.api.http3 {
+            // Over HTTP/3, or beside an MCP call, a peer needs no token to give us its own.
+            let by_call = config.api.http3 || !config.mcp_servers.is_empty();
+            if peer.http_token_file.is_some() || endpoint || by_call {
                 let started = HttpPeer::start(
                     config.id.clone(),
                     peer,
@@ -317,6 +325,16 @@ impl Builder {
         let config = Arc::new(config);
         let http = Arc::new(http);
         let gate = Arc::new(Gate::new(&config, storage.clone(), router.governed.subscribe()));
+        let (stop, stopping) = watch::channel(false);
+        if let Some(incoming) = mcp_calls {
+            let bridge =
+                Bridge::new(&config.mcp_servers, gate.clone(), http.clone(), stopping.clone());
+            let bridge = Arc::new(bridge);
+            let serving =
+                Serving { per_peer_max: config.quic.connections_per_peer_max, stop: stopping };
+            let serve = move |peer, send, recv| bridge.clone().serve(peer, send, recv);
+            tasks.spawn(serving.calls(incoming, serve));
+        }
         let (a2a, a2a_failed) = match &config.a2a.agent {
             None => (None, None),
             Some(agent) => {
@@ -343,7 +361,7 @@ impl Builder {
             http3: Arc::new(Mutex::new(http3)),
             quic_address,
         };
-        Ok(Node { handle, endpoint, tasks, ended, a2a_failed })
+        Ok(Node { handle, endpoint, tasks, ended, a2a_failed, stop })
     }
 }
 
@@ -492,6 +510,8 @@ pub struct Node {
     tasks: JoinSet<()>,
     ended: oneshot::Receiver<Result<(), DriverError>>,
     a2a_failed: Option<oneshot::Receiver<DriverError>>,
+    /// Tells what serves calls that the node stops.
+    stop: watch::Sender<bool>,
 }
 
 impl Node {
@@ -522,7 +542,8 @@ impl Node {
     /// # Errors
     /// [`DriverError`] if the last commit failed.
     pub async fn stop(self) -> Result<(), DriverError> {
-        let Self { handle, endpoint, mut tasks, ended, .. } = self;
+        let Self { handle, endpoint, mut tasks, ended, stop, .. } = self;
+        let _ = stop.send(true);
         handle.shared.stopping.store(true, Ordering::SeqCst);
         let _ = handle.calls.send(Call::Stop).await;
         let result = if ended.is_terminated() { Ok(()) } else { ended.await.unwrap_or(Ok(())) };

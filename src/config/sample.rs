@@ -93,6 +93,17 @@ const GATE: &str = r##"
 #   unknown = "deny"                         what nobody spoke of: "deny" (default) or "allow"
 "##;
 
+const MCP_SERVERS: &str = r##"
+# MCP servers behind this node, one table each, at most 256: peers reach them with `abhyasa mcp proxy`.
+#
+#   [[mcp_servers]]
+#   name = "files"                           by which peers and [[gate]] speak of it
+#   command = ["python3", "server.py"]       a program on standard input and output, one a session, or
+#   url = "http://127.0.0.1:9000/mcp"        Streamable HTTP, and
+#   token_file = "mcp.token"                 the bearer token to show there
+#   peers = ["spiffe://example.org/agent/b"] who may use it; by default every peer
+"##;
+
 impl Sample<'_> {
     /// The text of the file.
     #[must_use]
@@ -112,6 +123,7 @@ impl Sample<'_> {
         section::<LogConfig>(&mut out, &[]);
         kinds(&mut out);
         out.push_str(GATE);
+        out.push_str(MCP_SERVERS);
         self.peers(&mut out);
         out
     }
