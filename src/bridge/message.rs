@@ -134,6 +134,10 @@ impl Message {
         }
     }
 
+    pub(crate) fn error_code(&self) -> Option<i64> {
+        self.members.get("error")?.get("code")?.as_i64()
+    }
+
     pub(crate) fn is_error(&self) -> bool {
         self.members.contains_key("error")
     }

@@ -54,16 +54,13 @@ where
         tokio::select! {
             line = from => match line {
                 Some(line) => {
-                    proxy.answered(&line);
+                    let over = proxy.answered(&line);
                     tell(&mut write, line).await?;
-                }
-                None => {
-                    proxy.link = None;
-                    let what = "the way to the server broke: whether the call ran is not known";
-                    for error in proxy.drop_all(Code::Lost, what) {
-                        tell(&mut write, error).await?;
+                    if over {
+                        proxy.lose(&mut write).await?;
                     }
                 }
+                None => proxy.lose(&mut write).await?,
             },
             line = heard.recv() => match line {
                 Some(Ok(line)) => {
@@ -153,14 +150,22 @@ impl Proxy {
         Ok(link)
     }
 
-    fn answered(&mut self, line: &[u8]) {
-        if let Ok(Message { form: Form::Response { id }, .. }) = Message::parse(line) {
-            self.running.remove(&id.to_string());
-        }
+    /// Takes note of an answer; whether it says that the session is over, so that nothing more is
+    /// given to it.
+    fn answered(&mut self, line: &[u8]) -> bool {
+        let Ok(message) = Message::parse(line) else { return false };
+        let Form::Response { id } = &message.form else { return false };
+        self.running.remove(&id.to_string());
+        message.error_code() == Some(Code::Lost as i64)
     }
 
-    fn drop_all(&mut self, code: Code, what: &str) -> Vec<Vec<u8>> {
-        let running = std::mem::take(&mut self.running);
-        running.values().map(|id| Message::error(id, code, what, json!({})).to_vec()).collect()
+    /// Ends the session, and says so to the calls that run.
+    async fn lose(&mut self, write: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        self.link = None;
+        let what = "the way to the server broke: whether the call ran is not known";
+        for id in std::mem::take(&mut self.running).values() {
+            tell(write, Message::error(id, Code::Lost, what, json!({})).to_vec()).await?;
+        }
+        Ok(())
     }
 }
