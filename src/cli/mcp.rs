@@ -1,9 +1,12 @@
 //! `abhyasa mcp`.
 
-use super::Global;
-use crate::bridge::{Far, proxy};
+use super::run::Signals;
+use super::{Global, output};
+use crate::bridge::{Far, listen, proxy};
 use crate::config::NodeConfig;
 use proto::id::AgentId;
+use std::net::SocketAddr;
+use tokio::net::TcpListener;
 
 /// Model Context Protocol.
 #[derive(Debug, clap::Subcommand)]
@@ -22,15 +25,31 @@ pub(super) struct ProxyArgs {
     /// Name of the server there.
     #[arg(long, value_name = "NAME")]
     server: String,
+    /// Listen here for Streamable HTTP, at /mcp, in place of standard input: a loopback address.
+    #[arg(long, value_name = "ADDRESS", value_parser = loopback)]
+    listen: Option<SocketAddr>,
+}
+
+/// There is no login, so it is for this machine only.
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|_| "not an address and a port".to_owned())?;
+    if address.ip().is_loopback() { Ok(address) } else { Err("not a loopback address".to_owned()) }
 }
 
 pub(super) async fn run(global: &Global, command: McpCommand) -> anyhow::Result<()> {
     match command {
-        McpCommand::Proxy(ProxyArgs { peer, server }) => {
+        McpCommand::Proxy(ProxyArgs { peer, server, listen }) => {
             let config = NodeConfig::load(&global.config_file())?;
             super::run::log_to_stderr(&config.log)?;
             let far = Far::new(&config, peer, server)?;
-            proxy::lines(far, tokio::io::stdin(), tokio::io::stdout()).await?;
+            let Some(address) = listen else {
+                proxy::lines(far, tokio::io::stdin(), tokio::io::stdout()).await?;
+                return Ok(());
+            };
+            let listener = TcpListener::bind(address).await?;
+            output::line(&format!("MCP at http://{}/mcp", listener.local_addr()?));
+            let mut signals = Signals::new()?;
+            listen::serve(far, listener, async move { signals.next().await }).await?;
             Ok(())
         }
     }

@@ -88,16 +88,16 @@ pub(super) fn log_to_stderr(config: &LogConfig) -> anyhow::Result<()> {
 
 /// Signals that ask the process to end.
 #[cfg(unix)]
-struct Signals([tokio::signal::unix::Signal; 2]);
+pub(super) struct Signals([tokio::signal::unix::Signal; 2]);
 
 #[cfg(unix)]
 impl Signals {
-    fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         let [interrupt, terminate] = &mut self.0;
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -107,15 +107,15 @@ impl Signals {
 }
 
 #[cfg(not(unix))]
-struct Signals;
+pub(super) struct Signals;
 
 #[cfg(not(unix))]
 impl Signals {
-    fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self)
     }
 
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         let _ = tokio::signal::ctrl_c().await;
     }
 }
