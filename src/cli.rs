@@ -3,6 +3,7 @@
 mod client;
 mod inbox;
 mod issue;
+mod mcp;
 mod output;
 mod read;
 mod run;
@@ -67,7 +68,12 @@ enum Command {
     /// Set up a node: configuration, certificate, development CA.
     Init(InitArgs),
     /// Run a node.
-    Node,
+    Node {
+        /// Serve the fixtures of the MCP conformance suite beside the node's own tools. For tests: on a
+        /// loopback API only.
+        #[arg(long, hide = true)]
+        conformance: bool,
+    },
     /// Issue an obligation, or a batch of them.
     Issue(IssueArgs),
     /// Show where an obligation stands, as its custodian or its receiver.
@@ -91,6 +97,11 @@ enum Command {
     Peers,
     /// Follow what happens, until interrupted.
     Events,
+    /// Speak MCP for the running node.
+    Mcp {
+        #[command(subcommand)]
+        command: McpCommand,
+    },
     /// See the promise kept over a bad link and through crashes.
     Demo(demo::Args),
     /// Measure what custody costs on this machine.
@@ -100,6 +111,13 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+}
+
+/// How MCP is spoken.
+#[derive(Debug, Subcommand)]
+enum McpCommand {
+    /// On standard input and output, one message a line, for hosts that start their servers.
+    Stdio,
 }
 
 impl Cli {
@@ -124,8 +142,15 @@ impl Cli {
         let Self { global, command } = self;
         match command {
             Command::Init(args) => setup::run(&args, global.json)?,
-            Command::Node => {
-                let config = NodeConfig::load(&global.config_file())?;
+            Command::Node { conformance } => {
+                let mut config = NodeConfig::load(&global.config_file())?;
+                if conformance && !config.api.is_loopback() {
+                    anyhow::bail!(
+                        "--conformance serves tools that are for tests, and the API listens on {}\n  hint: listen on 127.0.0.1 in [api]",
+                        config.api.listen
+                    );
+                }
+                config.conformance = conformance;
                 runtime::Builder::new_multi_thread()
                     .worker_threads(crate::node::worker_threads())
                     .enable_all()
@@ -165,8 +190,9 @@ async fn call(command: Command, client: &Client, json: bool) -> anyhow::Result<E
         Command::Weights(args) => read::weights(client, &args, json).await?,
         Command::Peers => read::peers(client, json).await?,
         Command::Events => read::events(client, json).await?,
+        Command::Mcp { command: McpCommand::Stdio } => mcp::stdio(client).await?,
         Command::Init(_)
-        | Command::Node
+        | Command::Node { .. }
         | Command::Bench(_)
         | Command::Demo(_)
         | Command::Completions { .. } => {}

@@ -22,7 +22,7 @@ pub use secret::{
 };
 pub use sections::{
     A2aConfig, ApiConfig, Congestion, CustodyConfig, EscalationConfig, LogConfig, LogFormat,
-    QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
+    McpConfig, QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
 };
 
 use error::Fault;
@@ -59,6 +59,10 @@ pub struct NodeConfig {
     pub kinds: BTreeMap<Kind, KindConfig>,
     /// A2A server.
     pub a2a: A2aConfig,
+    /// MCP server.
+    pub mcp: McpConfig,
+    /// Whether MCP also serves the fixtures of its conformance suite. No file sets it: it is for tests.
+    pub conformance: bool,
     /// Escalation sinks.
     pub escalation: EscalationConfig,
     /// Logs.
@@ -87,6 +91,8 @@ struct File {
     kinds: BTreeMap<String, kinds::KindTable>,
     #[serde(default)]
     a2a: A2aConfig,
+    #[serde(default)]
+    mcp: McpConfig,
     #[serde(default)]
     escalation: EscalationConfig,
     #[serde(default)]
@@ -142,6 +148,7 @@ impl File {
         in_range(&self.rates)?;
         in_range(&self.weights)?;
         in_range(&self.a2a)?;
+        in_range(&self.mcp)?;
         in_range(&self.escalation)?;
         in_range(&self.log)?;
         self.agree()?;
@@ -164,6 +171,8 @@ impl File {
             rates: self.rates,
             weights: self.weights,
             a2a: self.a2a,
+            mcp: self.mcp,
+            conformance: false,
             escalation: self.escalation,
             log: self.log,
         })
