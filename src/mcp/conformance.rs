@@ -12,13 +12,13 @@ use fixtures::{
 };
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientResult,
-    CompleteRequestParams, CompleteResult, ContentBlock, CreateMessageRequest, ElicitRequest,
-    ErrorData, GetPromptRequestParams, GetPromptResponse, GetPromptResult, ListPromptsResult,
-    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, LoggingLevel,
-    LoggingMessageNotificationParam, PaginatedRequestParams, ProgressNotificationParam,
-    ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ServerConfig,
-    ServerRequest, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool,
-    UnsubscribeRequestParams,
+    CompleteRequestParams, CompleteResult, CompletionInfo, ContentBlock, CreateMessageRequest,
+    ElicitRequest, ErrorData, GetPromptRequestParams, GetPromptResponse, GetPromptResult,
+    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    LoggingLevel, LoggingMessageNotificationParam, PaginatedRequestParams,
+    ProgressNotificationParam, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
+    ServerConfig, ServerRequest, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter,
+    Tool, UnsubscribeRequestParams,
 };
 use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
@@ -475,9 +475,9 @@ impl ServerHandler for Conformance {
         _: CompleteRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        from(
-            json!({ "completion": { "values": ["paris", "park", "party"], "total": 3, "hasMore": false } }),
-        )
+        let values = ["paris", "park", "party"].map(str::to_owned).into();
+        let completion = CompletionInfo::new(values);
+        Ok(CompleteResult::new(completion.map_err(|error| ErrorData::internal_error(error, None))?))
     }
 
     async fn set_level(

@@ -1,10 +1,12 @@
 //! JSON Schemas of arguments and results, from the same declarations as the API's document.
 
+use crate::api::extract::Page;
 use rmcp::model::JsonObject;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
 
 /// Where the document has its schemas, and where a schema of its own has them.
 const COMPONENTS: &str = "#/components/schemas/";
@@ -14,6 +16,17 @@ const DEFS: &str = "#/$defs/";
 pub(super) fn of<T: ToSchema>() -> Arc<JsonObject> {
     let mut named = Vec::new();
     T::schemas(&mut named);
+    whole::<T>(named)
+}
+
+/// The schema of a page of `T`, which itself does not name its items.
+pub(super) fn of_page<T: ToSchema>() -> Arc<JsonObject> {
+    let mut named = vec![(T::name().into_owned(), T::schema())];
+    Page::<T>::schemas(&mut named);
+    whole::<Page<T>>(named)
+}
+
+fn whole<T: ToSchema>(named: Vec<(String, RefOr<Schema>)>) -> Arc<JsonObject> {
     let named: BTreeMap<String, _> = named.into_iter().collect();
     let mut root = to_value(&T::schema());
     let defs: JsonObject =

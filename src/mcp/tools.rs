@@ -7,7 +7,6 @@ use super::views::{
 use super::{Caller, Server, schema};
 use crate::api::cells::{CheckParams, CheckView, check_cells};
 use crate::api::error::ApiError;
-use crate::api::extract::Page;
 use crate::api::issue::{IssuedView, issue_draft, unready};
 use crate::api::lists::{PageParams, pending_page};
 use crate::api::operator::{InboxParams, escalation_page, schema as records};
@@ -19,7 +18,8 @@ use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotation
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
+use utoipa::ToSchema;
 
 /// What a tool does to the node.
 #[derive(Clone, Copy)]
@@ -32,9 +32,10 @@ enum Does {
 /// Tools that a peer may call: they tell it what concerns itself.
 const OF_PEERS: [&str; 2] = ["check_authorization", "obligation_status"];
 
-fn tool<Args: utoipa::ToSchema, Result: utoipa::ToSchema>(
+fn tool<Args: ToSchema>(
     name: &'static str,
     does: Does,
+    result: Arc<JsonObject>,
     about: &'static str,
 ) -> Tool {
     let hints = ToolAnnotations::new()
@@ -43,57 +44,65 @@ fn tool<Args: utoipa::ToSchema, Result: utoipa::ToSchema>(
         .idempotent(true)
         .open_world(matches!(does, Does::Adds));
     Tool::new(name, about, schema::of::<Args>())
-        .with_raw_output_schema(schema::of::<Result>())
+        .with_raw_output_schema(result)
         .with_annotations(hints)
 }
 
 static TOOLS: LazyLock<[Tool; 8]> = LazyLock::new(|| {
     [
-        tool::<IssueArgs, IssuedView>(
+        tool::<IssueArgs>(
             "issue_obligation",
             Does::Adds,
+            schema::of::<IssuedView>(),
             "Issue an obligation to a peer. The answer comes once it is durable: from then on it ends \
              applied, declined or escalated, also through crashes. Issuing the same again under the same \
              obligation_id does nothing.",
         ),
-        tool::<StatusArgs, StatusView>(
+        tool::<StatusArgs>(
             "obligation_status",
             Does::Reads,
+            schema::of::<StatusView>(),
             "Where an obligation stands: as its custodian if this node issued it (pending, applied, \
              declined, escalated), else as its receiver (applied, declined, deciding, in_doubt).",
         ),
-        tool::<DraftArgs, AdmissibilityView>(
+        tool::<DraftArgs>(
             "check_admissibility",
             Does::Reads,
+            schema::of::<AdmissibilityView>(),
             "What issuing this obligation would come to, without issuing it: custody, best effort, or \
              which rule refuses it.",
         ),
-        tool::<SafeArgs, SafeView>(
+        tool::<SafeArgs>(
             "compute_safe_action",
             Does::Reads,
+            schema::of::<SafeView>(),
             "safe(O), the fail-safe of an obligation: what this node does to its own state, without the \
              target's help, when the obligation is not confirmed in time. Nothing is issued or changed.",
         ),
-        tool::<InboxParams, Page<records::Escalation>>(
+        tool::<InboxParams>(
             "list_escalations",
             Does::Reads,
+            schema::of_page::<records::Escalation>(),
             "Obligations that were not confirmed in time and wait for a person, oldest first, with the \
              fail-safe that was applied.",
         ),
-        tool::<AcknowledgeArgs, AcknowledgedView>(
+        tool::<AcknowledgeArgs>(
             "acknowledge_escalation",
             Does::Adds,
+            schema::of::<AcknowledgedView>(),
             "Take an escalation out of the inbox: the principal has seen it. Ask a person first.",
         ),
-        tool::<CheckParams, CheckView>(
+        tool::<CheckParams>(
             "check_authorization",
             Does::Reads,
+            schema::of::<CheckView>(),
             "Whether to go ahead, to be asked before acting. Fails closed: anything but allowed=true \
              means no.",
         ),
-        tool::<PageParams, Page<TransferView>>(
+        tool::<PageParams>(
             "list_pending",
             Does::Reads,
+            schema::of_page::<TransferView>(),
             "Obligations under custody, in order of issue, a page at a time.",
         ),
     ]
