@@ -140,7 +140,7 @@ async fn an_operator_sees_everything_in_either_era_and_the_stop_ends_it() {
     assert_eq!(told["method"], "notifications/resources/updated", "{told}");
     for mut client in [modern, legacy] {
         client.stop.send(true).unwrap();
-        client.served.await.unwrap().unwrap();
+        (&mut client.served).await.unwrap().unwrap();
         while client.next().await.is_some() {}
     }
     node.stop().await.unwrap();
