@@ -69,15 +69,16 @@ pub fn node(name: &str, manifests: &str) -> PathBuf {
         })
         .map_err(|error| format!("{}: {error}", place.display()))
         .and_then(|()| {
+            // Not `ci`: it refuses a lock without what only another system would need.
             let mut npm = Command::new("npm");
-            run(npm.args(["ci", "--no-fund", "--no-audit"]).current_dir(&place))
+            run(npm.args(["install", "--no-save", "--no-fund", "--no-audit"]).current_dir(&place))
         })
         .and_then(|_| run(Command::new(&node).arg("--version")))
         .and_then(|_| std::fs::write(&done, "").map_err(|error| error.to_string()));
     if let Err(why) = made {
         panic!(
             "the packages in {manifests} cannot be had, and this test needs them. It takes npm with \
-             Node.js 20 or newer, and its registry or a mirror of it:\n  cd {} && npm ci\n{why}",
+             Node.js 20 or newer, and its registry or a mirror of it:\n  cd {} && npm install\n{why}",
             place.display()
         );
     }

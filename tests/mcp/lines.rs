@@ -116,7 +116,7 @@ async fn a_peer_sees_only_what_concerns_itself() {
     let acknowledged = bob.ask("subscriptions/listen", filter).await;
     let accepted = &acknowledged["params"]["notifications"]["resourceSubscriptions"];
     assert!(accepted.as_array().is_none_or(Vec::is_empty), "{acknowledged}");
-    drop(bob.write);
+    bob.write.shutdown().await.unwrap();
     bob.served.await.unwrap().unwrap();
     node.stop().await.unwrap();
 }
