@@ -2,7 +2,7 @@
 
 use super::conformance::Conformance;
 use super::sessions::Sessions;
-use super::{Caller, Server};
+use super::{Caller, Server, stopped};
 use crate::api::error::ApiError;
 use crate::api::listen::holding;
 use crate::node::NodeHandle;
@@ -115,8 +115,7 @@ impl<S: ServerHandler> Surface<S> {
         self.stopping.call_once(|| {
             let (stop, token) = (self.stop.clone(), self.service.config.cancellation_token.clone());
             tokio::spawn(async move {
-                // Told, or nobody is left who could tell: the server is gone.
-                let _ = { stop }.wait_for(|stop| *stop).await;
+                stopped(stop).await;
                 token.cancel();
             });
         });

@@ -136,3 +136,14 @@ async fn a_session_outlives_a_restart_of_the_node() {
     process.end().await;
     server.stop().await;
 }
+
+#[test]
+fn the_fixtures_of_the_suite_are_for_a_loopback_api_only() {
+    let world = World::new();
+    world.config("alice", "[api]\nlisten = \"0.0.0.0:0\"\ntoken_file = \"api.token\"");
+    let mut node = std::process::Command::new(env!("CARGO_BIN_EXE_abhyasa"));
+    node.args(["node", "--conformance", "--config"]).arg(world.path().join("alice/abhyasa.toml"));
+    let output = node.output().unwrap();
+    let complained = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && complained.contains("--conformance"), "{complained}");
+}
