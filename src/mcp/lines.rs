@@ -78,14 +78,18 @@ impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         std::task::ready!(Pin::new(&mut self.read).poll_read(cx, buf))?;
+        let mut len = self.len;
+        let mut longest = 0;
         for byte in buf.filled().get(before..).unwrap_or_default() {
-            self.len = if *byte == b'\n' { 0 } else { self.len + 1 };
-            if self.len > self.max {
-                let max = self.max;
-                let message =
-                    format!("a line is over the limit of {max} bytes (mcp.request_len_max)");
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));
-            }
+            len = if *byte == b'\n' { 0 } else { len + 1 };
+            longest = longest.max(len);
+        }
+        self.len = len;
+        if longest > self.max {
+            buf.set_filled(before); // who reads takes an error for no bytes
+            let max = self.max;
+            let message = format!("a line is over the limit of {max} bytes (mcp.request_len_max)");
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));
         }
         Poll::Ready(Ok(()))
     }
