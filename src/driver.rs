@@ -7,7 +7,7 @@
 use crate::clock::Clock;
 use crate::router::Router;
 use crate::store::{Storage, StoreError};
-use proto::custodian::Draft;
+use proto::custodian::{Check, Draft, IssueError};
 use proto::custody::{Custody, IssueResult, OperatorResult};
 use proto::id::ObligationId;
 use proto::obligation::Obligation;
@@ -17,7 +17,7 @@ use proto::store::{ReadError, Table};
 use proto::time::Time;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
@@ -55,6 +55,11 @@ pub(crate) enum Call {
         id: ObligationId,
         reply: oneshot::Sender<Option<PendingObligation>>,
     },
+    /// Told at once: it says what would be, and promises nothing.
+    Check {
+        draft: Box<Draft>,
+        reply: oneshot::Sender<Result<Check, IssueError>>,
+    },
     Stop,
 }
 
@@ -87,6 +92,7 @@ pub(crate) struct Shared {
     pub(crate) recovered: AtomicBool,
     pub(crate) stopping: AtomicBool,
     pub(crate) pending: AtomicUsize,
+    pub(crate) resolved: AtomicU64,
 }
 
 /// How the driver batches.
@@ -415,6 +421,10 @@ impl Driver {
                 open.found.push((reply, found));
                 open.obligations += 1;
                 open.since.get_or_insert_with(Instant::now);
+            }
+            Call::Check { draft, reply } => {
+                let checked = self.custody.check(self.clock.now(), &*self.store, *draft)?;
+                let _ = reply.send(checked);
             }
             Call::Stop => return Ok(true),
         }

@@ -212,6 +212,7 @@ impl Builder {
             }
         };
         let custody = Custody::open(settings, registry, &*storage)?;
+        let registry = custody.registry().clone();
         let clock =
             clock.unwrap_or_else(|| Arc::new(SystemClock::starting_at_least(custody.last_time())));
         if tls.valid_until() <= clock.now() {
@@ -356,6 +357,7 @@ impl Builder {
             clock,
             shared,
             config,
+            registry,
             http,
             a2a,
             http3: Arc::new(Mutex::new(http3)),

@@ -39,6 +39,7 @@ fn hint(status: StatusCode, code: &str) -> &'static str {
 }
 
 /// A node's API.
+#[derive(Clone)]
 pub(super) struct Client {
     http: reqwest::Client,
     base: Url,
@@ -69,6 +70,19 @@ impl Client {
         let http =
             reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_TIME_MAX).build()?;
         Ok(Self { http, base: base.url().clone(), token, config: file.display().to_string() })
+    }
+
+    /// A request to a path below the API, with its token, for those who make the rest themselves.
+    pub(super) fn raw(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push(path);
+        }
+        let request = self.http.request(method, url);
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
     }
 
     pub(super) async fn get(
@@ -163,7 +177,7 @@ impl Client {
         Err(ClientError::Api { status, code, message }.into())
     }
 
-    fn unreachable(&self, error: reqwest::Error) -> anyhow::Error {
+    pub(super) fn unreachable(&self, error: reqwest::Error) -> anyhow::Error {
         if !error.is_connect() {
             return anyhow::Error::new(error).context(format!("{} did not answer", self.base));
         }

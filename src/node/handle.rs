@@ -10,11 +10,12 @@ use crate::router::Router;
 use crate::store::Storage;
 use crate::telemetry::Metrics;
 use proto::ack::CustodyAck;
-use proto::custodian::Draft;
+use proto::custodian::{Check, Draft, IssueError};
 use proto::custody::{IssueResult, OperatorResult};
 use proto::event::Event;
 use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
+use proto::polarity::Registry;
 use proto::record::{Outcome, Resolution};
 use proto::store::{Read, Table};
 use proto::time::Time;
@@ -92,6 +93,7 @@ pub struct NodeHandle {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) shared: Arc<Shared>,
     pub(super) config: Arc<NodeConfig>,
+    pub(super) registry: Arc<Registry>,
     pub(super) http: Arc<HttpPeers>,
     pub(super) a2a: Option<Arc<A2a>>,
     pub(super) http3: Arc<Mutex<Option<mpsc::Receiver<Incoming>>>>,
@@ -172,6 +174,32 @@ impl NodeHandle {
         }))
     }
 
+    /// What issuing `draft` would come to now. Nothing is kept, and nothing promised: the next
+    /// issue may change it.
+    ///
+    /// # Errors
+    /// [`NodeError`]; the inner result is the rule that refuses.
+    pub async fn check(&self, draft: Draft) -> Result<Result<Check, IssueError>, NodeError> {
+        if !self.shared.recovered.load(Ordering::SeqCst) {
+            return Err(self.busy());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.try_call(Call::Check { draft: Box::new(draft), reply })?;
+        answer.await.map_err(|_| NodeError::Stopping)
+    }
+
+    /// The polarity rules of this node.
+    #[must_use]
+    pub const fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// How often a person has resolved a reconciliation item: that may change authorizations, and no
+    /// event says so.
+    pub(crate) fn resolved(&self) -> u64 {
+        self.shared.resolved.load(Ordering::Relaxed)
+    }
+
     /// Acknowledges an escalation.
     ///
     /// # Errors
@@ -195,7 +223,9 @@ impl NodeHandle {
         let (reply, ticket) = oneshot::channel();
         self.try_call(Call::Resolve { number, resolution, reply })?;
         let result = ticket.await.map_err(|_| NodeError::Unanswered)?;
-        result.await.map_err(|_| NodeError::Unanswered)
+        let result = result.await.map_err(|_| NodeError::Unanswered)?;
+        self.shared.resolved.fetch_add(u64::from(result.is_ok()), Ordering::Relaxed);
+        Ok(result)
     }
 
     /// Offers an obligation on behalf of an HTTP peer that has authenticated itself.
