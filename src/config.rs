@@ -18,7 +18,7 @@ pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use error::{CONFIG_LEN_MAX, ConfigError};
 pub use gate::{CallPattern, GATE_CALLS_MAX, GATE_RULES_MAX, GatePrincipal, GateRule};
 pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};
-pub use mcp_servers::{MCP_SERVERS_MAX, McpReach, McpServer};
+pub use mcp_servers::{MCP_SERVERS_MAX, McpReach, McpServer, OWN_SERVER};
 pub use peers::{PEERS_MAX, PeerConfig};
 pub use sample::Sample;
 pub use secret::{

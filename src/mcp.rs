@@ -6,6 +6,7 @@
 
 mod changes;
 mod conformance;
+pub(crate) mod forward;
 pub(crate) mod http;
 mod lines;
 mod resources;

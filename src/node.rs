@@ -225,7 +225,7 @@ impl Builder {
             http3 = Some(incoming);
         }
         let mut mcp_calls = None;
-        if !config.mcp_servers.is_empty() {
+        if config.mcp.enabled || !config.mcp_servers.is_empty() {
             let (door, incoming) = Door::new(tls::ALPN_MCP, calls::Code::Overloaded.into());
             doors.push(door);
             mcp_calls = Some(incoming);
@@ -327,15 +327,6 @@ impl Builder {
         let http = Arc::new(http);
         let gate = Arc::new(Gate::new(&config, storage.clone(), router.governed.subscribe()));
         let (stop, stopping) = watch::channel(false);
-        if let Some(incoming) = mcp_calls {
-            let bridge =
-                Bridge::new(&config.mcp_servers, gate.clone(), http.clone(), stopping.clone());
-            let bridge = Arc::new(bridge);
-            let serving =
-                Serving { per_peer_max: config.quic.connections_per_peer_max, stop: stopping };
-            let serve = move |peer, send, recv| bridge.clone().serve(peer, send, recv);
-            tasks.spawn(serving.calls(incoming, serve));
-        }
         let (a2a, a2a_failed) = match &config.a2a.agent {
             None => (None, None),
             Some(agent) => {
@@ -363,6 +354,13 @@ impl Builder {
             http3: Arc::new(Mutex::new(http3)),
             quic_address,
         };
+        if let Some(incoming) = mcp_calls {
+            let bridge = Arc::new(Bridge::new(handle.clone(), gate, stopping.clone()));
+            let per_peer_max = handle.config.quic.connections_per_peer_max;
+            let serving = Serving { per_peer_max, stop: stopping };
+            let serve = move |peer, send, recv| bridge.clone().serve(peer, send, recv);
+            tasks.spawn(serving.calls(incoming, serve));
+        }
         Ok(Node { handle, endpoint, tasks, ended, a2a_failed, stop })
     }
 }

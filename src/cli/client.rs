@@ -2,6 +2,7 @@
 
 use super::Global;
 use crate::config::{HttpUrl, NodeConfig, read_token};
+use crate::mcp::forward::Target;
 use anyhow::{Context as _, bail};
 use reqwest::{Method, Response, StatusCode, Url};
 use serde_json::Value;
@@ -72,17 +73,15 @@ impl Client {
         Ok(Self { http, base: base.url().clone(), token, config: file.display().to_string() })
     }
 
-    /// A request to a path below the API, with its token, for those who make the rest themselves.
-    pub(super) fn raw(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+    /// A path below the API, for those who make the requests themselves.
+    pub(super) fn target(&self, path: &str) -> Target {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push(path);
         }
-        let request = self.http.request(method, url);
-        match &self.token {
-            Some(token) => request.bearer_auth(token),
-            None => request,
-        }
+        let hint = format!("\n  hint: start it with `abhyasa node --config {}`", self.config);
+        let (http, token) = (self.http.clone(), self.token.clone());
+        Target { http, url, token, who: "no node", hint }
     }
 
     pub(super) async fn get(
@@ -177,7 +176,7 @@ impl Client {
         Err(ClientError::Api { status, code, message }.into())
     }
 
-    pub(super) fn unreachable(&self, error: reqwest::Error) -> anyhow::Error {
+    fn unreachable(&self, error: reqwest::Error) -> anyhow::Error {
         if !error.is_connect() {
             return anyhow::Error::new(error).context(format!("{} did not answer", self.base));
         }

@@ -272,6 +272,11 @@ impl NodeHandle {
         self.a2a.as_ref()
     }
 
+    /// The sessions of peers that are not of a connection.
+    pub(crate) const fn http_peers(&self) -> &Arc<HttpPeers> {
+        &self.http
+    }
+
     /// The HTTP/3 connections of this node, for the one that serves them.
     pub(crate) fn http3(&self) -> Option<mpsc::Receiver<Incoming>> {
         self.http3.lock().unwrap_or_else(PoisonError::into_inner).take()

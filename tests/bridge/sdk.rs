@@ -124,3 +124,25 @@ async fn web(url: &str) {
     }
     answers.join_all().await;
 }
+
+/// The server may speak HTTP itself, in whichever era its client does.
+#[tokio::test(flavor = "multi_thread")]
+async fn ab3_the_server_behind_may_speak_http() {
+    let world = World::new();
+    let at = abhyasa::loopback::free_address().unwrap();
+    let mut server = tokio::process::Command::new(python())
+        .arg(here("tests/bridge/server.py"))
+        .arg(at.port().to_string())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let up = async || tokio::net::TcpStream::connect(at).await.ok();
+    common::eventually("the server", up).await;
+    let files = format!("\n[[mcp_servers]]\nname = \"files\"\nurl = \"http://{at}/mcp\"\n");
+    let (alice, bob) = configs(&world, &format!("{files}{GATE}"));
+    let alice = common::start(alice).await;
+    client("auto", &by_stdio(&bob)).await;
+    client("legacy", &by_stdio(&bob)).await;
+    alice.stop().await.unwrap();
+    server.kill().await.unwrap();
+}
