@@ -17,7 +17,7 @@ use proto::store::{ReadError, Table};
 use proto::time::Time;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
@@ -92,7 +92,6 @@ pub(crate) struct Shared {
     pub(crate) recovered: AtomicBool,
     pub(crate) stopping: AtomicBool,
     pub(crate) pending: AtomicUsize,
-    pub(crate) resolved: AtomicU64,
 }
 
 /// How the driver batches.

@@ -1,6 +1,6 @@
 //! Model Context Protocol (MCP): custody as tools and resources.
 //!
-//! One [`Server`] for every way a client may come: Streamable HTTP for the operator's agents, byte
+//! One server for every way a client may come: Streamable HTTP for the operator's agents, byte
 //! streams for peers. It speaks 2026-07-28, where each request stands alone, and the versions before
 //! it, where a client has a session. A disconnected client ends a call, never an obligation.
 

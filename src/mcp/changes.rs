@@ -22,26 +22,14 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(super) struct Changes {
     node: NodeHandle,
     events: Receiver<Arc<Event>>,
-    seen: Seen,
+    /// Answers that no event tells of, when last looked at: issues, decisions of a person.
+    untold: (u64, u64),
     last: Option<Instant>,
-}
-
-/// What no event tells, as it was when last looked at.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    pending: usize,
-    resolved: u64,
-}
-
-impl Seen {
-    fn of(node: &NodeHandle) -> Self {
-        Self { pending: node.pending(), resolved: node.resolved() }
-    }
 }
 
 impl Changes {
     pub(super) fn new(node: NodeHandle) -> Self {
-        Self { events: node.events(), seen: Seen::of(&node), node, last: None }
+        Self { events: node.events(), untold: node.untold(), node, last: None }
     }
 
     /// The resources that changed since the last time; some did. Cancelling it loses nothing but
@@ -74,15 +62,15 @@ impl Changes {
     }
 
     fn look(&mut self, changed: &mut BTreeSet<Topic>) {
-        let now = Seen::of(&self.node);
-        if now.pending != self.seen.pending {
-            // An issue may set the principal's own state.
+        let now = self.node.untold();
+        if now.0 != self.untold.0 {
+            // An issue sets the principal's own state, also when it goes best-effort.
             changed.extend([Topic::Pending, Topic::Authorizations]);
         }
-        if now.resolved != self.seen.resolved {
+        if now.1 != self.untold.1 {
             changed.insert(Topic::Authorizations);
         }
-        self.seen = now;
+        self.untold = now;
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{Caller, Server, stopped};
 use crate::node::NodeHandle;
 use rmcp::RoleServer;
+use rmcp::service::ServerInitializeError;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use std::io;
 use std::pin::Pin;
@@ -48,7 +49,7 @@ where
         begun = rmcp::serve_server(server, transport) => begun,
         () = stopped(stop.clone()) => return Ok(()),
     };
-    let running = begun.map_err(|error| LinesError::Begin(error.to_string()))?;
+    let running = begun.map_err(|error| LinesError::Begin(without_its_message(error)))?;
     let end = running.cancellation_token();
     let waiting = running.waiting();
     tokio::pin!(waiting);
@@ -60,6 +61,19 @@ where
         }
     };
     Ok(())
+}
+
+/// Why a stream did not begin, without what was said in it: that may end in a log.
+fn without_its_message(error: ServerInitializeError) -> String {
+    match error {
+        ServerInitializeError::ExpectedInitializeRequest(_) => {
+            "its first message neither begins a session nor stands alone".to_owned()
+        }
+        ServerInitializeError::ConnectionClosed(_) => {
+            "it ended before its first message".to_owned()
+        }
+        other => other.to_string(),
+    }
 }
 
 /// Reads lines up to a length; a longer one is an error.

@@ -194,10 +194,9 @@ impl NodeHandle {
         &self.registry
     }
 
-    /// How often a person has resolved a reconciliation item: that may change authorizations, and no
-    /// event says so.
-    pub(crate) fn resolved(&self) -> u64 {
-        self.shared.resolved.load(Ordering::Relaxed)
+    /// How many durable answers there were that no event tells of: issues, decisions of a person.
+    pub(crate) fn untold(&self) -> (u64, u64) {
+        self.router.untold()
     }
 
     /// Acknowledges an escalation.
@@ -223,9 +222,7 @@ impl NodeHandle {
         let (reply, ticket) = oneshot::channel();
         self.try_call(Call::Resolve { number, resolution, reply })?;
         let result = ticket.await.map_err(|_| NodeError::Unanswered)?;
-        let result = result.await.map_err(|_| NodeError::Unanswered)?;
-        self.shared.resolved.fetch_add(u64::from(result.is_ok()), Ordering::Relaxed);
-        Ok(result)
+        result.await.map_err(|_| NodeError::Unanswered)
     }
 
     /// Offers an obligation on behalf of an HTTP peer that has authenticated itself.

@@ -22,6 +22,15 @@ async fn a_change_is_told_in_both_eras() {
     let told = alone.updated("abhyasa://pending").await;
     let of = &told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];
     assert_eq!(*of, "call-1", "{told}");
+    // What a grant sets is no transfer, and no event tells of it.
+    let mut authorizations = server.listen(&["abhyasa://authorizations"]).await;
+    let payload = json!({ "decision": "grant", "scope": "files" });
+    let grant = json!({ "kind": crate::common::CONSENT, "target": crate::common::id("bob"), "payload": payload });
+    assert_eq!(server.tool("issue_obligation", grant).await["custody"], false);
+    authorizations.updated("abhyasa://authorizations").await;
+    let answer = server.ask("resources/read", json!({ "uri": "abhyasa://authorizations" })).await;
+    let text = answer["result"]["contents"][0]["text"].as_str().unwrap();
+    assert!(text.contains(r#""scope":"files","allowed":true"#), "{text}");
     server.stop().await;
 }
 
