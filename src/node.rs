@@ -3,11 +3,11 @@
 //! What is outside can be replaced: the UDP socket and runtime, the clock, the store and the seed
 //! are given to [`Builder`]; production passes the real ones.
 
-use crate::a2a::{A2a, A2aError};
+use crate::a2a::{A2a, A2aError, Around};
 use crate::api::h3::EXCESSIVE_LOAD;
 use crate::binding::http::{HttpPeer, HttpPeers};
 use crate::binding::quic::Context;
-use crate::calls::Calls;
+use crate::calls::{Calls, Code, Serving};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, HandlerConfig, NodeConfig};
 use crate::driver::{Batching, Call, Driver, DriverError, Shared};
@@ -39,6 +39,9 @@ pub use handle::{NodeError, NodeHandle, PeerStatus, PendingView};
 
 /// Cores from which on the driver gets a thread of its own.
 pub const OWN_THREAD_CORES: usize = 4;
+
+/// How long calls in progress may take to end once the node stops.
+const CALLS_END_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Worker threads a node's runtime does best with: one on a small machine, where a thread switch
 /// costs more than a second worker brings.
@@ -221,6 +224,12 @@ impl Builder {
             doors.push(door);
             http3 = Some(incoming);
         }
+        let mut a2a_calls = None;
+        if config.a2a.agent.is_some() {
+            let (door, incoming) = Door::new(tls::ALPN_A2A, Code::Overloaded.into());
+            doors.push(door);
+            a2a_calls = Some(incoming);
+        }
         let endpoint = endpoint(&config, &tls, &doors, socket, runtime, seed)?;
         let quic_address = endpoint
             .local_addr()
@@ -290,9 +299,10 @@ impl Builder {
             silent_after: Duration::from_millis(config.quic.silent_after_ms),
             seed,
         };
-        let addresses = config.peers.iter().filter_map(|peer| {
-            Some((peer.id.clone(), peer.address.as_ref()?.as_str().to_owned()))
-        });
+        let addresses = config
+            .peers
+            .iter()
+            .filter_map(|peer| Some((peer.id.clone(), peer.address.as_ref()?.as_str().to_owned())));
         let peer_calls = Arc::new(Calls::new(dial, addresses.collect()));
         let mut http = HttpPeers::new();
         for peer in &config.peers {
@@ -318,14 +328,26 @@ impl Builder {
             None => (None, None),
             Some(agent) => {
                 let store = storage.side()?.ok_or(A2aError::NoPlace)?;
-                let (config, clock, peers) = (config.clone(), clock.clone(), http.clone());
+                let around = Around {
+                    config: config.clone(),
+                    clock: clock.clone(),
+                    peers: http.clone(),
+                    calls: peer_calls,
+                    quic_address,
+                };
                 let (failing, failed) = oneshot::channel();
-                let a2a = A2a::open(config, agent, store, clock, peers, failing)?;
-                (Some(Arc::new(a2a)), Some(failed))
+                (Some(Arc::new(A2a::open(around, agent, store, failing)?)), Some(failed))
             }
         };
+        let (stop, stopped) = watch::channel(false);
+        let mut servers = JoinSet::new();
         if let Some(a2a) = &a2a {
             tasks.spawn(a2a.clone().run());
+            if let Some(incoming) = a2a_calls {
+                let per_peer_max = config.quic.connections_per_peer_max;
+                let serving = Serving { per_peer_max, stop: stopped };
+                servers.spawn(a2a.clone().serve_quic(serving, incoming));
+            }
         }
         let handle = NodeHandle {
             calls,
@@ -339,7 +361,7 @@ impl Builder {
             http3: Arc::new(Mutex::new(http3)),
             quic_address,
         };
-        Ok(Node { handle, endpoint, tasks, ended, a2a_failed })
+        Ok(Node { handle, endpoint, tasks, servers, stop, ended, a2a_failed })
     }
 }
 
@@ -486,6 +508,9 @@ pub struct Node {
     handle: NodeHandle,
     endpoint: quinn::Endpoint,
     tasks: JoinSet<()>,
+    /// Servers of calls, which end by themselves once `stop` says so.
+    servers: JoinSet<()>,
+    stop: watch::Sender<bool>,
     ended: oneshot::Receiver<Result<(), DriverError>>,
     a2a_failed: Option<oneshot::Receiver<DriverError>>,
 }
@@ -518,10 +543,14 @@ impl Node {
     /// # Errors
     /// [`DriverError`] if the last commit failed.
     pub async fn stop(self) -> Result<(), DriverError> {
-        let Self { handle, endpoint, mut tasks, ended, .. } = self;
+        let Self { handle, endpoint, mut tasks, mut servers, stop, ended, .. } = self;
+        stop.send_replace(true);
         handle.shared.stopping.store(true, Ordering::SeqCst);
         let _ = handle.calls.send(Call::Stop).await;
         let result = if ended.is_terminated() { Ok(()) } else { ended.await.unwrap_or(Ok(())) };
+        // Calls that are being answered have their answers first.
+        let served = async { while servers.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(CALLS_END_TIME_MAX, served).await;
         endpoint.close(0u32.into(), b"stopping");
         // Let the close frames go out; peers would notice anyway, later.
         let _ = tokio::time::timeout(Duration::from_millis(500), endpoint.wait_idle()).await;

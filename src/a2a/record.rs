@@ -83,6 +83,9 @@ pub(crate) struct Record {
     /// What the agent's backend wants to know after a restart.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(crate) memory: Value,
+    /// Number of the last event of the agent's own that is in it, where the agent numbers them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seen: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) carried: Option<Carried>,
 }

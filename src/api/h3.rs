@@ -45,11 +45,7 @@ pub(crate) struct Http3 {
 }
 
 impl Http3 {
-    pub(crate) fn new(
-        router: Router,
-        body_len_max: usize,
-        serving: Serving,
-    ) -> Self {
+    pub(crate) fn new(router: Router, body_len_max: usize, serving: Serving) -> Self {
         let bodies = Arc::new(Semaphore::new(BODIES_LEN_MAX));
         Self { router, body_len_max, serving, bodies }
     }
