@@ -7,9 +7,11 @@ mod common;
 
 mod crashes;
 mod http3;
+mod nodes;
 mod obligations;
 mod proxy;
 mod push;
+mod quic;
 mod sdk;
 mod streams;
 mod surface;

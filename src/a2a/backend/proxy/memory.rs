@@ -91,3 +91,47 @@ pub(super) fn take_status(edit: &mut Edit, status: TaskStatus) {
 pub(super) const fn rests(state: TaskState) -> bool {
     state.is_terminal() || matches!(state, TaskState::InputRequired)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks(edit: &mut Edit, state: TaskState, second: u8) {
+        let timestamp = format!("2026-01-01T00:00:0{second}.000Z");
+        take_status(edit, TaskStatus { state, message: None, timestamp });
+    }
+
+    #[test]
+    fn what_was_sent_is_told_by_the_number_of_its_turn() {
+        let mut edit = Edit::new(Record::default(), 1, 9);
+        assert!(!Memory::of(&edit.record).is_sent(0), "nothing was");
+        Memory { sent: Some(0), ..Memory::default() }.keep(&mut edit);
+        // Neither a question nor the agent's id of its task makes it unsent, or sent for another turn.
+        asks(&mut edit, TaskState::AuthRequired, 1);
+        take_task(&mut edit, Task { id: "t".into(), ..Task::default() });
+        let memory = Memory::of(&edit.record);
+        assert!(memory.is_sent(0) && !memory.is_sent(1));
+    }
+
+    #[test]
+    fn a_question_is_answered_by_a_later_turn_only() {
+        let mut edit = Edit::new(Record { turn: 3, ..Record::default() }, 1, 9);
+        asks(&mut edit, TaskState::InputRequired, 1);
+        let memory = Memory::of(&edit.record);
+        assert_eq!((memory.answered_in(3), edit.record.work.clone()), (None, Work::None));
+        assert!(memory.answered_in(4).unwrap().contains("00:01"));
+    }
+
+    #[test]
+    fn an_authorization_is_waited_for_by_us_and_an_answer_by_the_client() {
+        for (state, work, over) in [
+            (TaskState::AuthRequired, Work::Turn, false),
+            (TaskState::InputRequired, Work::None, true),
+            (TaskState::Completed, Work::None, true),
+        ] {
+            let mut edit = Edit::new(Record { work: Work::Turn, ..Record::default() }, 1, 9);
+            asks(&mut edit, state, 1);
+            assert_eq!((edit.record.work, rests(state)), (work, over), "{state:?}");
+        }
+    }
+}
