@@ -5,7 +5,7 @@
 
 use crate::a2a::{A2a, A2aError, Around};
 use crate::api::h3::EXCESSIVE_LOAD;
-use crate::binding::http::{HttpPeer, HttpPeers};
+use crate::binding::http::HttpPeers;
 use crate::binding::quic::Context;
 use crate::calls::{Calls, Code, Serving};
 use crate::clock::{Clock, SystemClock};
@@ -304,7 +304,8 @@ impl Builder {
             .iter()
             .filter_map(|peer| Some((peer.id.clone(), peer.address.as_ref()?.as_str().to_owned())));
         let peer_calls = Arc::new(Calls::new(dial, addresses.collect()));
-        let mut http = HttpPeers::new();
+        let (me, queue_max) = (config.id.clone(), config.quic.send_queue_bytes_max);
+        let mut http = HttpPeers::new(me, router.clone(), calls.clone(), queue_max);
         for peer in &config.peers {
             if let Some(address) = &peer.address {
                 tasks.spawn(dialer.clone().maintain(peer.id.clone(), address.as_str().to_owned()));
@@ -312,14 +313,9 @@ impl Builder {
             let endpoint = peer.obligation_endpoint.is_some() || peer.agent_card.is_some();
             // Over HTTP/3 a peer needs no token to give us its own.
             if peer.http_token_file.is_some() || endpoint || config.api.http3 {
-                let started = HttpPeer::start(
-                    config.id.clone(),
-                    peer,
-                    &router,
-                    calls.clone(),
-                    config.quic.send_queue_bytes_max,
-                );
-                http.insert(peer.id.clone(), started.await.map_err(HandlerError::from)?);
+                http.begin(peer).await.map_err(HandlerError::from)?;
+            } else if config.a2a.agent.is_some() {
+                http.expect(peer);
             }
         }
         let config = Arc::new(config);

@@ -56,10 +56,10 @@ impl Live {
         self.told.subscribe()
     }
 
-    /// Returns when its work is no more that of this number.
+    /// Returns when its work is that of a later number.
     pub(crate) async fn turned(&self, from: u64) {
         // We hold the sender, so it cannot be closed.
-        let _ = self.turn.subscribe().wait_for(|turn| *turn != from).await;
+        let _ = self.turn.subscribe().wait_for(|turn| *turn > from).await;
     }
 
     /// Ends the work on it.

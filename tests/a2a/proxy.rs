@@ -229,7 +229,7 @@ impl Actor {
                 }
             };
             this.calls.lock().unwrap().push(method);
-            async { axum::Json(json!({ "jsonrpc": "2.0", "id": 1, "result": result })) }
+            async move { axum::Json(json!({ "jsonrpc": "2.0", "id": 1, "result": result })) }
         };
         let at = agent(false, axum::routing::post(answer)).await;
         (actor, at)

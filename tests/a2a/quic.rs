@@ -235,11 +235,9 @@ async fn errors_have_all_their_details_and_what_is_no_call_is_told_why() {
     let bad =
         refused(&raw, format!("{}\n", asks("SendMessage", &bad, &json!({}))).as_bytes()).await;
     assert_eq!(bad["data"][1]["fieldViolations"][0]["field"], "message.parts");
-    let none = refused(
-        &raw,
-        format!("{}\n", asks("GetTask", &json!({ "id": "none" }), &json!({}))).as_bytes(),
-    );
-    assert_eq!(none.await["data"][0]["metadata"]["taskId"], "none");
+    let none = format!("{}\n", asks("GetTask", &json!({ "id": "none" }), &json!({})));
+    let none = refused(&raw, none.as_bytes()).await;
+    assert_eq!(none["data"][0]["metadata"]["taskId"], "none");
     // A line without its end, and none at all.
     for bytes in [&b"{\"method\":\"ListTasks\"}"[..], b"", b"\n"] {
         assert_eq!(refused(&raw, bytes).await["code"], -32600, "{bytes:?}");
