@@ -289,7 +289,13 @@ impl Proxy {
         let begun = Instant::now();
         let (mut heard, mut attempt, mut in_doubt) = (begun, 0u32, false);
         loop {
-            let streams = self.card().interface.as_ref().is_some_and(|at| at.streams);
+            let Some(Interface { streams, .. }) = self.look().await.interface else {
+                self.card().asked = None; // the next looks anew
+                self.lost(Lost::Unreached("it has no card".to_owned()), heard)?;
+                pause(attempt).await;
+                attempt += 1;
+                continue;
+            };
             // Behind the last event that was heard nothing is missed, and nothing comes twice.
             let after = at.event.filter(|_| streams && self.agent.numbers_events());
             if after.is_none() || answered.is_some() || in_doubt {
@@ -383,6 +389,7 @@ impl Proxy {
         if at.task.as_ref().is_some_and(|task| !of.is_empty() && task != of) {
             return Err(invalid("the agent told of another task than was asked for".to_owned()));
         }
+        let whole = matches!(&event, StreamResponse::Task(_));
         if let StreamResponse::Task(found) = &event {
             at.task = Some(found.id.clone());
         }
@@ -393,7 +400,8 @@ impl Proxy {
             StreamResponse::Message(_) => true,
         };
         turn.tell(|edit| {
-            edit.record.seen = number.or(edit.record.seen);
+            // Behind which event a whole task without a number is nobody knows.
+            edit.record.seen = if whole { number } else { number.or(edit.record.seen) };
             match event {
                 StreamResponse::Task(found) => take_task(edit, found),
                 StreamResponse::StatusUpdate(update) => take_status(edit, update.status),
@@ -407,7 +415,7 @@ impl Proxy {
             }
         })
         .await?;
-        at.event = number.or(at.event);
+        at.event = if whole { number } else { number.or(at.event) };
         Ok(over)
     }
 }
