@@ -64,11 +64,13 @@ impl Call {
     pub(crate) fn of(mut request: Map<String, Value>, told: Told) -> Result<Self, Unread> {
         let alone = told == Told::ByStream;
         let id = request.remove("id").unwrap_or(Value::Null);
-        if !matches!(id, Value::String(_) | Value::Number(_)) && !(alone && id.is_null()) {
+        let named = matches!(id, Value::String(_) | Value::Number(_));
+        if !(named || alone && id.is_null()) {
             return Err(wrong(Value::Null, "id must be a string or a number"));
         }
         let version = request.get("jsonrpc");
-        if version.and_then(Value::as_str) != Some("2.0") && !(alone && version.is_none()) {
+        let known = version.is_some_and(|version| version == "2.0");
+        if !(known || alone && version.is_none()) {
             return Err(wrong(id, "jsonrpc must be \"2.0\""));
         }
         let Some(Value::String(method)) = request.remove("method") else {
@@ -91,7 +93,7 @@ pub(crate) enum Answer {
     /// JSON of the result.
     Whole(Vec<u8>),
     /// The results that follow one another.
-    Events(Events),
+    Events(Box<Events>),
 }
 
 fn read<T: DeserializeOwned>(params: Value) -> Result<T, Fault> {
@@ -114,13 +116,14 @@ impl A2a {
             }
             "SendStreamingMessage" => {
                 let events = self.send_streaming(caller, read(params)?).await?;
-                return Ok(Answer::Events(events));
+                return Ok(Answer::Events(Box::new(events)));
             }
             "GetTask" => json(&self.get(caller, &read(params)?)?),
             "ListTasks" => json(&self.list(caller, &read(params)?)?),
             "CancelTask" => json(&self.cancel(caller, &read(params)?).await?),
             "SubscribeToTask" => {
-                return Ok(Answer::Events(self.subscribe(caller, &read(params)?).await?));
+                let events = self.subscribe(caller, &read(params)?).await?;
+                return Ok(Answer::Events(Box::new(events)));
             }
             "CreateTaskPushNotificationConfig" => {
                 json(&self.create_push(caller, read(params)?).await?)

@@ -157,7 +157,7 @@ impl Server {
         }
         match answer {
             Ok(Answer::Whole(result)) => tell(send, response(&id, &beside, &result)).await,
-            Ok(Answer::Events(events)) => self.stream(&id, beside, events, send).await,
+            Ok(Answer::Events(events)) => self.stream(&id, beside, *events, send).await,
             Err(fault) => tell(send, refusal(&id, &fault)).await,
         }
     }

@@ -31,7 +31,7 @@ pub(crate) async fn call(State(surface): State<Surface>, request: Request) -> Re
             ([(header::CONTENT_TYPE, "application/json")], body).into_response()
         }
         Ok(Answer::Events(events)) => {
-            surface.sse(events, move |event| response(&id, &Map::new(), &event))
+            surface.sse(*events, move |event| response(&id, &Map::new(), &event))
         }
         Err(fault) => return refused(&id, &fault),
     };
