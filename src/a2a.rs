@@ -35,15 +35,16 @@ use crate::calls::Calls;
 use crate::clock::Clock;
 use crate::config::{A2aAgent, NodeConfig};
 use crate::driver::DriverError;
+use crate::gate::{Gate, Refusal, Wanted};
 use crate::store::SideStore;
-use backend::{Agent, Backend, Echo, Proxy, Turn, fail};
+use backend::{Agent, Backend, Echo, Proxy, Turn, agent_says, fail};
 use fault::Fault;
 use jobs::{Jobs, Kind};
 use log::{Failing, Log};
 use obligation::Obligations;
 use proto::store::ReadError;
 use push::{Hooks, Push};
-use record::Work;
+use record::{Record, Work, peer_of};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,11 +52,35 @@ use std::time::Duration;
 use tasks::{Live, Tasks};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinError, JoinSet};
+use types::{Message, Role, TaskState};
+
+pub(crate) use types::whole_numbers;
 
 /// Obligations whose tasks wait for the core at a time; the acks of further ones come with copies.
 const SETTLING_MAX: usize = 16_384;
 /// How often tasks that are kept long enough are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// How the names of calls begin that the gate knows: `a2a:SKILL`.
+const CALLS: &str = "a2a:";
+/// Metadata of a message that names the skill it is for.
+const SKILL: &str = "abhyasa.skill";
+/// Metadata of the message that says why a task may not go on.
+const WITHHELD: &str = "abhyasa.withheld";
+
+/// What a message wants of the agent. One that names no skill may want any.
+fn wanted(message: &Message) -> Wanted {
+    let skill = message.metadata.as_ref().and_then(|metadata| metadata.get(SKILL)?.as_str());
+    skill.map_or(Wanted::Any(CALLS), |skill| Wanted::Named(format!("{CALLS}{skill}")))
+}
+
+/// What a task wants of the agent, by its last message.
+fn wanted_of(record: &Record) -> Option<Wanted> {
+    if record.carried.is_some() {
+        return None; // that goes to the core
+    }
+    record.task.history.iter().rev().find(|message| message.role == Role::User).map(wanted)
+}
 
 /// Why there is no A2A server.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +115,7 @@ pub(crate) struct Around {
     pub(crate) peers: Arc<HttpPeers>,
     /// Calls of other nodes.
     pub(crate) calls: Arc<Calls>,
+    pub(crate) gate: Arc<Gate>,
     /// Where other nodes call us.
     pub(crate) quic_address: SocketAddr,
 }
@@ -103,6 +129,7 @@ pub(crate) struct A2a {
     push: Push,
     obligations: Obligations,
     backend: Arc<dyn Backend>,
+    gate: Arc<Gate>,
     jobs: Arc<Jobs>,
     streams: Arc<Semaphore>,
     cards: card::Cards,
@@ -125,7 +152,7 @@ impl A2a {
         store: SideStore,
         failed: oneshot::Sender<DriverError>,
     ) -> Result<Self, A2aError> {
-        let Around { config, clock, peers, calls, quic_address } = around;
+        let Around { config, clock, peers, calls, gate, quic_address } = around;
         let limits = &config.a2a;
         let hooks = Hooks::default();
         let failing = Failing::new(failed);
@@ -156,6 +183,7 @@ impl A2a {
             clock,
             tasks,
             backend,
+            gate,
             jobs,
             failing,
         })
@@ -173,6 +201,7 @@ impl A2a {
             (JoinSet::new(), JoinSet::new(), JoinSet::new());
         others.spawn(self.push.clone().run());
         others.spawn(self.clone().sweep());
+        others.spawn(self.clone().watch_gate());
         loop {
             let running_max = self.config.a2a.running_max;
             for (kind, works, max) in [
@@ -193,7 +222,7 @@ impl A2a {
             tokio::select! {
                 biased;
                 Some(_) = others.join_next() => {
-                    let what = "its webhooks, or the forgetting of old tasks, ended";
+                    let what = "its webhooks, its gate or the forgetting of old tasks ended";
                     return self.failing.tell(DriverError::A2a(what));
                 }
                 Some(worked) = works.join_next() => ended(worked),
@@ -212,6 +241,7 @@ impl A2a {
     async fn work(self: Arc<Self>, live: Arc<Live>) {
         let Ok(record) = self.tasks.record(&live) else { return }; // the disk failed, and the node ends
         let turn = record.turn;
+        let (caller, wanted) = (peer_of(&record.scope), wanted_of(&record));
         let done = async {
             match record.work {
                 Work::None => Ok(()),
@@ -225,6 +255,12 @@ impl A2a {
         let result = tokio::select! {
             biased;
             () = live.stopped() => return, // canceled: who did that ends the task
+            refusal = async {
+                match &wanted {
+                    Some(wanted) => self.gate.withdrawn(caller.as_ref(), wanted).await,
+                    None => std::future::pending().await,
+                }
+            } => return self.withhold(&live, &refusal).await,
             result = done => result,
         };
         let ended = self
@@ -242,6 +278,45 @@ impl A2a {
             .await;
         if ended.is_ok() {
             tracing::debug!(task = live.id, "a task failed");
+        }
+    }
+
+    /// Ends a task that may not go on, and tells the agent to stop.
+    async fn withhold(&self, live: &Live, refusal: &Refusal) {
+        let withheld = self.tasks.change(live, |edit| {
+            let before = edit.record.clone();
+            let mut message = agent_says(&edit.record, &refusal.to_string());
+            message.metadata =
+                Some([(WITHHELD.to_owned(), refusal.to_json())].into_iter().collect());
+            edit.status(TaskState::Canceled, Some(message));
+            Ok(before)
+        });
+        // It ended by itself, or the disk failed, and the node ends.
+        let Ok(record) = withheld.await else { return };
+        live.stop();
+        tracing::info!(task = live.id, %refusal, "a task was ended");
+        if let Err(fault) = self.backend.cancel(&record).await {
+            let why = fault.message();
+            tracing::warn!(task = live.id, why, "the agent did not cancel what it may not do");
+        }
+    }
+
+    /// Ends tasks that wait for their client and may not go on, for ever. Those that are worked on end
+    /// with their work.
+    async fn watch_gate(self: Arc<Self>) {
+        if !self.gate.governs(&Wanted::Any(CALLS)) {
+            return std::future::pending().await;
+        }
+        let mut changes = self.gate.changes();
+        loop {
+            changes.next().await;
+            for live in self.tasks.waiting() {
+                let Ok(record) = self.tasks.record(&live) else { continue }; // it ended
+                let Some(wanted) = wanted_of(&record) else { continue };
+                if let Err(refusal) = self.gate.check(peer_of(&record.scope).as_ref(), &wanted) {
+                    self.withhold(&live, &refusal).await;
+                }
+            }
         }
     }
 

@@ -296,6 +296,11 @@ impl<R: tokio::io::AsyncRead + Unpin> Lines<R> {
         self.held.take()
     }
 
+    /// What comes after the lines that were read.
+    pub(crate) fn into_inner(self) -> BufReader<R> {
+        self.read
+    }
+
     /// Where they come from.
     pub(crate) fn source(&mut self) -> &mut R {
         self.read.get_mut()

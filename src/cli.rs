@@ -3,6 +3,7 @@
 mod client;
 mod inbox;
 mod issue;
+mod mcp;
 mod output;
 mod read;
 mod run;
@@ -91,6 +92,9 @@ enum Command {
     Peers,
     /// Follow what happens, until interrupted.
     Events,
+    /// Model Context Protocol.
+    #[command(subcommand)]
+    Mcp(mcp::McpCommand),
     /// See the promise kept over a bad link and through crashes.
     Demo(demo::Args),
     /// Measure what custody costs on this machine.
@@ -132,6 +136,13 @@ impl Cli {
                     .build()?
                     .block_on(run::run(config, global.json))?;
             }
+            Command::Mcp(command) => {
+                let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+                let done = runtime.block_on(mcp::run(&global, command));
+                // Standard input may be waited for, and nobody writes any more.
+                runtime.shutdown_background();
+                done?;
+            }
             Command::Bench(args) => return bench::run(&args, global.json),
             Command::Demo(args) => return demo::run(&args, global.json),
             Command::Completions { shell } => {
@@ -168,6 +179,7 @@ async fn call(command: Command, client: &Client, json: bool) -> anyhow::Result<E
         Command::Init(_)
         | Command::Node
         | Command::Bench(_)
+        | Command::Mcp(_)
         | Command::Demo(_)
         | Command::Completions { .. } => {}
     }

@@ -5,7 +5,9 @@
 
 mod address;
 mod error;
+mod gate;
 mod kinds;
+mod mcp_servers;
 mod peers;
 mod sample;
 mod secret;
@@ -14,7 +16,9 @@ mod sections;
 
 pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use error::{CONFIG_LEN_MAX, ConfigError};
+pub use gate::{CallPattern, GATE_CALLS_MAX, GATE_RULES_MAX, GatePrincipal, GateRule};
 pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};
+pub use mcp_servers::{MCP_SERVERS_MAX, McpReach, McpServer};
 pub use peers::{PEERS_MAX, PeerConfig};
 pub use sample::Sample;
 pub use secret::{
@@ -59,6 +63,10 @@ pub struct NodeConfig {
     pub kinds: BTreeMap<Kind, KindConfig>,
     /// A2A server.
     pub a2a: A2aConfig,
+    /// What calls of agents behind this node need.
+    pub gate: Vec<GateRule>,
+    /// MCP servers behind this node; names are unique.
+    pub mcp_servers: Vec<McpServer>,
     /// Escalation sinks.
     pub escalation: EscalationConfig,
     /// Logs.
@@ -87,6 +95,10 @@ struct File {
     kinds: BTreeMap<String, kinds::KindTable>,
     #[serde(default)]
     a2a: A2aConfig,
+    #[serde(default)]
+    gate: Vec<gate::GateTable>,
+    #[serde(default)]
+    mcp_servers: Vec<mcp_servers::McpServerTable>,
     #[serde(default)]
     escalation: EscalationConfig,
     #[serde(default)]
@@ -160,7 +172,9 @@ impl File {
             let fix = "use \"echo\", a URL, or the id of a [[peers]] table that has an address";
             return Err(Fault::new(["a2a", "agent"], what, fix));
         }
+        let listed = peers.iter().map(|peer| peer.id.clone()).collect();
         Ok(NodeConfig {
+            mcp_servers: mcp_servers::check(self.mcp_servers, &listed, base)?,
             peers,
             kinds: kinds::check(self.kinds, base)?,
             id: self.node.id,
@@ -172,6 +186,7 @@ impl File {
             rates: self.rates,
             weights: self.weights,
             a2a: self.a2a,
+            gate: gate::check(self.gate)?,
             escalation: self.escalation,
             log: self.log,
         })

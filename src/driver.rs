@@ -13,7 +13,7 @@ use proto::id::ObligationId;
 use proto::obligation::Obligation;
 use proto::record::Resolution;
 use proto::step::Step;
-use proto::store::ReadError;
+use proto::store::{ReadError, Table};
 use proto::time::Time;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -456,11 +456,15 @@ fn commit(store: &dyn Storage, router: &Router, work: Work) -> Committed {
     let generation = step.generation();
     if step.needs_commit() {
         let sync = step.needs_sync();
+        let governs = step.writes().iter().any(|write| write.table == Table::Cell);
         let outputs = step.commit(|writes| store.commit(writes, sync))?;
         if sync {
             router.metrics.commits.inc();
             router.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
             router.metrics.commit_obligations.observe(obligations as f64);
+        }
+        if governs {
+            router.governed.send_modify(|changes| *changes += 1);
         }
         router.dispatch(outputs);
     } else {

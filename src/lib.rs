@@ -3,6 +3,7 @@
 mod a2a;
 pub mod api;
 mod binding;
+mod bridge;
 mod calls;
 pub mod cli;
 pub mod clock;
@@ -12,6 +13,7 @@ pub mod demo;
 mod driver;
 mod endpoint;
 mod escalation;
+mod gate;
 mod handler;
 pub mod identity;
 pub mod init;

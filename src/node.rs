@@ -7,11 +7,13 @@ use crate::a2a::{A2a, A2aError, Around};
 use crate::api::h3::EXCESSIVE_LOAD;
 use crate::binding::http::HttpPeers;
 use crate::binding::quic::Context;
+use crate::bridge::Bridge;
 use crate::calls::{Calls, Code, Serving};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, HandlerConfig, NodeConfig};
 use crate::driver::{Batching, Call, Driver, DriverError, Shared};
 use crate::endpoint::{Acceptor, Door};
+use crate::gate::Gate;
 use crate::handler::{HandlerError, Handlers};
 use crate::peers::{Dial, Dialer};
 use crate::router::Router;
@@ -230,6 +232,12 @@ impl Builder {
             doors.push(door);
             a2a_calls = Some(incoming);
         }
+        let mut mcp_calls = None;
+        if !config.mcp_servers.is_empty() {
+            let (door, incoming) = Door::new(tls::ALPN_MCP, Code::Overloaded.into());
+            doors.push(door);
+            mcp_calls = Some(incoming);
+        }
         let endpoint = endpoint(&config, &tls, &doors, socket, runtime, seed)?;
         let quic_address = endpoint
             .local_addr()
@@ -311,15 +319,27 @@ impl Builder {
                 tasks.spawn(dialer.clone().maintain(peer.id.clone(), address.as_str().to_owned()));
             }
             let endpoint = peer.obligation_endpoint.is_some() || peer.agent_card.is_some();
-            // Over HTTP/3 a peer needs no token to give us its own.
+            // Over HTTP/3 a peer needs no token to give us its own; in other calls it may.
             if peer.http_token_file.is_some() || endpoint || config.api.http3 {
                 http.begin(peer).await.map_err(HandlerError::from)?;
-            } else if config.a2a.agent.is_some() {
+            } else {
                 http.expect(peer);
             }
         }
         let config = Arc::new(config);
         let http = Arc::new(http);
+        let gate = Arc::new(Gate::new(&config, storage.clone(), router.governed.subscribe()));
+        let (stop, stopping) = watch::channel(false);
+        let mut servers = JoinSet::new();
+        if let Some(incoming) = mcp_calls {
+            let bridge =
+                Bridge::new(&config.mcp_servers, gate.clone(), http.clone(), stopping.clone());
+            let bridge = Arc::new(bridge);
+            let per_peer_max = config.quic.connections_per_peer_max;
+            let serving = Serving { per_peer_max, stop: stopping.clone() };
+            let serve = move |peer, send, recv| bridge.clone().serve(peer, send, recv);
+            servers.spawn(serving.calls(incoming, serve));
+        }
         let (a2a, a2a_failed) = match &config.a2a.agent {
             None => (None, None),
             Some(agent) => {
@@ -329,19 +349,18 @@ impl Builder {
                     clock: clock.clone(),
                     peers: http.clone(),
                     calls: peer_calls,
+                    gate,
                     quic_address,
                 };
                 let (failing, failed) = oneshot::channel();
                 (Some(Arc::new(A2a::open(around, agent, store, failing)?)), Some(failed))
             }
         };
-        let (stop, stopped) = watch::channel(false);
-        let mut servers = JoinSet::new();
         if let Some(a2a) = &a2a {
             tasks.spawn(a2a.clone().run());
             if let Some(incoming) = a2a_calls {
                 let per_peer_max = config.quic.connections_per_peer_max;
-                let serving = Serving { per_peer_max, stop: stopped };
+                let serving = Serving { per_peer_max, stop: stopping };
                 servers.spawn(a2a.clone().serve_quic(serving, incoming));
             }
         }

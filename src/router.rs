@@ -12,7 +12,7 @@ use proto::step::{Output, SessionId, Ticket};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 
 /// Events a slow observer may be behind before it is told that it lost some.
 const EVENTS_BEHIND_MAX: usize = 4096;
@@ -195,6 +195,8 @@ pub(crate) struct Router {
     events: broadcast::Sender<Arc<Event>>,
     handlers: mpsc::UnboundedSender<HandlerJob>,
     informs: Arc<Semaphore>,
+    /// Counts commits that changed governed state, told when they are durable.
+    pub(crate) governed: watch::Sender<u64>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -212,6 +214,7 @@ impl Router {
             events: broadcast::channel(EVENTS_BEHIND_MAX).0,
             handlers,
             informs: Arc::new(Semaphore::new(INFORMS_MAX)),
+            governed: watch::Sender::new(0),
             metrics,
         };
         (router, jobs)

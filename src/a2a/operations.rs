@@ -1,6 +1,5 @@
 //! The eleven operations of A2A (§3.1), whatever binding they come by.
 
-use super::A2a;
 use super::fault::{Fault, Kind};
 use super::obligation;
 use super::record::{Asked, Edit, Record, Work, json};
@@ -10,6 +9,7 @@ use super::types::{
     CardRequest, ListRequest, ListResponse, Message, PushConfig, PushList, PushRequest, Role,
     SendRequest, Task, TaskRequest, TaskState,
 };
+use super::{A2a, wanted};
 use proto::id::AgentId;
 use proto::time::Time;
 use serde_json::Value;
@@ -197,6 +197,9 @@ impl A2a {
         let config = config.map(|config| PushConfig { task_id: message.task_id.clone(), ..config });
         let again = carried.as_ref().and_then(|_| config.clone());
         let webhook = config.map(|config| self.push.with_change(config)).transpose()?;
+        if carried.is_none() {
+            self.pass(caller, &message)?;
+        }
         let with_webhook = |edit: &mut Edit| {
             if let Some(webhook) = webhook {
                 webhook(edit);
@@ -230,6 +233,18 @@ impl A2a {
                 })
                 .await
         }
+    }
+
+    /// Whether the gate lets a message pass to the agent.
+    fn pass(&self, caller: &Caller, message: &Message) -> Result<(), Fault> {
+        self.gate.check(caller.peer.as_ref(), &wanted(message)).map_err(|refusal| {
+            let kind = if refusal.unreadable { Kind::Unavailable } else { Kind::PermissionDenied };
+            let fault = Fault::new(kind, refusal.to_string()).with("scope", refusal.scope());
+            match refusal.obligation() {
+                Some(obligation) => fault.with("obligationId", &obligation),
+                None => fault,
+            }
+        })
     }
 
     /// The webhook that a copy of an obligation names. It is not worth to refuse the ack for.

@@ -119,6 +119,11 @@ pub(crate) fn caller_of(scope: &str) -> &str {
     scope.split('\n').next().unwrap_or_default()
 }
 
+/// The peer whose tasks a scope has; `None` is who may use the API.
+pub(crate) fn peer_of(scope: &str) -> Option<AgentId> {
+    AgentId::new(caller_of(scope).strip_prefix("peer ")?).ok()
+}
+
 /// The time of an order, in unix milliseconds.
 pub(crate) const fn order_ms(order: u64) -> u64 {
     order >> ORDER_SHIFT

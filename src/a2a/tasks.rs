@@ -517,6 +517,15 @@ impl Tasks {
         Ok(())
     }
 
+    /// Tasks that wait for their client.
+    pub(crate) fn waiting(&self) -> Vec<Arc<Live>> {
+        let index = self.inner.index();
+        let waits = |live: &&Arc<Live>| {
+            index.briefs.get(&live.id).is_some_and(|brief| brief.state.is_interrupted())
+        };
+        index.live.values().filter(waits).cloned().collect()
+    }
+
     /// Forgets tasks that ended longer ago than they are kept; whether there may be more.
     pub(crate) async fn sweep(&self) -> Result<bool, Fault> {
         let kept_ms = self.limits.retention_seconds.saturating_mul(1_000);

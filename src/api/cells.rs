@@ -3,12 +3,13 @@
 use super::App;
 use super::error::{ApiError, ErrorBody};
 use super::extract::{Page, Params, Pick, after_key, bad_cursor, page_len, walk};
+use crate::gate::{self, Authorization, Why};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use proto::id::{AgentId, GovernedKey, Kind};
-use proto::record::{Cell, CellValue, Role, cell_key, role_prefix, split_cell_key};
+use proto::record::{Cell, CellValue, Role, role_prefix, split_cell_key};
 use proto::store::{Read, ReadError, Table};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -301,42 +302,21 @@ fn check_cells(app: &App, params: &CheckParams) -> Result<CheckView, ApiError> {
     check_kinds(app.node.store(), params, &kinds)
 }
 
-/// A kind that withholds is enough to stop; one that grants is needed to go.
 fn check_kinds(
     store: &dyn Read,
     params: &CheckParams,
     kinds: &[Kind],
 ) -> Result<CheckView, ApiError> {
-    let mut answer = CheckView::no("unknown");
-    for kind in kinds {
-        let view = check_cell(store, params, kind)?;
-        match view.why {
-            "withheld" => return Ok(view),
-            "granted" => answer = view,
-            "not_an_authorization" if !answer.allowed => answer = view,
-            _ => {}
-        }
-    }
-    Ok(answer)
-}
-
-fn check_cell(store: &dyn Read, params: &CheckParams, kind: &Kind) -> Result<CheckView, ApiError> {
     let role = params.role.unwrap_or(RoleView::Receiver).into();
     let (agent, scope) = (AgentId::new(&params.agent)?, GovernedKey::new(&params.scope)?);
-    let Some(bytes) = store.get(Table::Cell, &cell_key(role, &agent, kind, &scope))? else {
-        return Ok(CheckView::no("unknown"));
-    };
-    let cell = decode(&bytes)?;
-    let CellValue::Authorization { granted } = cell.value else {
-        return Ok(CheckView::no("not_an_authorization"));
-    };
-    Ok(CheckView {
-        allowed: granted,
-        why: if granted { "granted" } else { "withheld" },
-        sequence: cell.sequence,
-        obligation_id: Some(cell.obligation_id.to_string()),
-        at: Some(cell.at.to_rfc3339()),
-    })
+    let Authorization { why, cell } = gate::authorization(store, role, &agent, kinds, &scope)?;
+    let mut view = CheckView { allowed: why == Why::Granted, ..CheckView::no(why.as_str()) };
+    if let Some(cell) = cell {
+        view.sequence = cell.sequence;
+        view.obligation_id = Some(cell.obligation_id.to_string());
+        view.at = Some(cell.at.to_rfc3339());
+    }
+    Ok(view)
 }
 
 #[cfg(test)]

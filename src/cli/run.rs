@@ -73,7 +73,7 @@ pub(super) async fn run(config: NodeConfig, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn log_to_stderr(config: &LogConfig) -> anyhow::Result<()> {
+pub(super) fn log_to_stderr(config: &LogConfig) -> anyhow::Result<()> {
     let filter: tracing_subscriber::EnvFilter = config.filter.parse()?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -80,6 +80,30 @@ const PEERS_HEAD: &str = r##"
 #   agent_card = "https://…"                 deliver to it in A2A messages, as its card says, not by QUIC
 "##;
 
+const GATE: &str = r##"
+# What calls of agents behind this node need before they run, one table each, at most 1024. A call that no
+# table covers needs nothing. What is withheld later ends the calls that run.
+#
+#   [[gate]]
+#   calls = ["a2a:*", "mcp:files/read"]      a2a:SKILL, mcp:SERVER/TOOL; a * at the end is the rest
+#   scope = "calendar.read"                  what must be granted
+#   principal = "caller"                     by whom: "caller", whoever acts through the peer that calls;
+#                                            "self", this node; or the id of another agent
+#   kind = "anumati.consent"                 whose word counts; by default of every kind
+#   unknown = "deny"                         what nobody spoke of: "deny" (default) or "allow"
+"##;
+
+const MCP_SERVERS: &str = r##"
+# MCP servers behind this node, one table each, at most 256: peers reach them with `abhyasa mcp proxy`.
+#
+#   [[mcp_servers]]
+#   name = "files"                           by which peers and [[gate]] speak of it
+#   command = ["python3", "server.py"]       a program on standard input and output, one a session, or
+#   url = "http://127.0.0.1:9000/mcp"        Streamable HTTP, and
+#   token_file = "mcp.token"                 the bearer token to show there
+#   peers = ["spiffe://example.org/agent/b"] who may use it; by default every peer
+"##;
+
 impl Sample<'_> {
     /// The text of the file.
     #[must_use]
@@ -98,6 +122,8 @@ impl Sample<'_> {
         section::<EscalationConfig>(&mut out, &[]);
         section::<LogConfig>(&mut out, &[]);
         kinds(&mut out);
+        out.push_str(GATE);
+        out.push_str(MCP_SERVERS);
         self.peers(&mut out);
         out
     }

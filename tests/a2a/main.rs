@@ -6,6 +6,7 @@
 mod common;
 
 mod crashes;
+mod gate;
 mod http3;
 mod nodes;
 mod obligations;

@@ -1,6 +1,7 @@
 use super::*;
 use bytes::Bytes;
 use proto::id::ObligationId;
+use proto::record::cell_key;
 use proto::time::Time;
 use proto::weight::Weight;
 use std::collections::BTreeMap;

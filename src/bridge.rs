@@ -1,0 +1,26 @@
+//! MCP between nodes: a client here, a server behind another node, and native QUIC between them.
+//!
+//! ```text
+//!  MCP client ──stdio, HTTP──► proxy ══ QUIC, abhyasa-mcp/1 ══► node: session ──stdio, HTTP──► MCP server
+//!                                                                 │ envelope to the core, then the gate
+//! ```
+//!
+//! Messages pass as they are: what neither side of the bridge knows reaches the other end whole. The
+//! node behind which the server is looks at calls: an obligation in `params._meta` is given to the
+//! core before the call runs, and its ack comes back in `_meta` of the result; a call that needs an
+//! authorization which is withheld is refused, and one that runs is ended when it is withdrawn.
+
+mod link;
+mod message;
+pub(crate) mod proxy;
+mod running;
+mod session;
+mod upstream;
+
+pub(crate) use link::Far;
+pub(crate) use session::Bridge;
+
+/// Bytes of one message.
+const MESSAGE_LEN_MAX: usize = 8 * 1024 * 1024;
+/// Messages on their way in one direction of one session; further ones wait at their sender.
+const MESSAGES_READY_MAX: usize = 16;

@@ -1,0 +1,187 @@
+//! The calls of one session that run.
+
+use super::message::{Form, Message};
+use crate::gate::Wanted;
+use serde_json::Value;
+use std::collections::{HashMap, VecDeque};
+
+/// Calls of one session at a time; a further one is refused.
+pub(super) const RUNNING_MAX: usize = 256;
+/// Progress tokens of calls that were ended, which still may be spoken of.
+const ENDED_MAX: usize = RUNNING_MAX;
+
+/// One call.
+#[derive(Debug)]
+pub(super) struct Running {
+    /// What it reaches.
+    pub(super) wanted: Option<Wanted>,
+    /// The ack of the obligation that came with it.
+    pub(super) ack: Option<Value>,
+    progress: Option<Value>,
+    /// Whether the server has it. Else its obligation is being decided.
+    pub(super) given: bool,
+}
+
+/// The calls, by id.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    running: HashMap<String, Running>,
+    ended: VecDeque<Value>,
+}
+
+/// Requests have ids that are texts or numbers: `1` is not `"1"`.
+fn key(id: &Value) -> String {
+    id.to_string()
+}
+
+/// What a call of the server `name` reaches, if the gate has to know of it.
+pub(super) fn wanted(server: &str, message: &Message) -> Option<Wanted> {
+    let Form::Request { method, .. } = &message.form else { return None };
+    let name = match method.as_str() {
+        "tools/call" => message.param("name").unwrap_or_default().to_owned(),
+        "prompts/get" => format!("prompt:{}", message.param("name").unwrap_or_default()),
+        "resources/read" | "resources/subscribe" => {
+            format!("resource:{}", message.param("uri").unwrap_or_default())
+        }
+        _ => return None,
+    };
+    Some(Wanted::Named(format!("mcp:{server}/{name}")))
+}
+
+impl Calls {
+    /// A call begins, unless there are too many, or one of that id.
+    pub(super) fn begin(
+        &mut self,
+        message: &Message,
+        wanted: Option<Wanted>,
+    ) -> Result<(), String> {
+        let Form::Request { id, .. } = &message.form else { return Ok(()) };
+        if self.running.len() >= RUNNING_MAX {
+            return Err(format!("{RUNNING_MAX} calls of this session run, the limit"));
+        }
+        let progress = message.meta("progressToken").cloned();
+        let call = Running { wanted, ack: None, progress, given: false };
+        match self.running.entry(key(id)) {
+            std::collections::hash_map::Entry::Occupied(_) => {
+                Err(format!("a call with the id {id} runs"))
+            }
+            std::collections::hash_map::Entry::Vacant(place) => {
+                place.insert(call);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn get(&mut self, id: &Value) -> Option<&mut Running> {
+        self.running.get_mut(&key(id))
+    }
+
+    /// A call is over.
+    pub(super) fn end(&mut self, id: &Value) -> Option<Running> {
+        self.running.remove(&key(id))
+    }
+
+    /// Ends a call whose server may not know that it is over.
+    pub(super) fn cut(&mut self, id: &Value) -> Option<Running> {
+        let call = self.running.remove(&key(id))?;
+        if let Some(token) = &call.progress {
+            if self.ended.len() >= ENDED_MAX {
+                self.ended.pop_front();
+            }
+            self.ended.push_back(token.clone());
+        }
+        Some(call)
+    }
+
+    /// Whether a message tells of a call that was ended.
+    pub(super) fn is_late(&self, message: &Message) -> bool {
+        let Form::Notification { method } = &message.form else { return false };
+        method == "notifications/progress"
+            && message
+                .params()
+                .and_then(|params| params.get("progressToken"))
+                .is_some_and(|token| self.ended.contains(token))
+    }
+
+    /// The calls that the gate has to know of.
+    pub(super) fn governed(&self) -> Vec<(Value, Wanted)> {
+        let wanted = self.running.iter().filter_map(|(id, call)| {
+            let id = serde_json::from_str(id).ok()?;
+            Some((id, call.wanted.clone().filter(|_| call.given)?))
+        });
+        wanted.collect()
+    }
+
+    /// Whether the gate has to know of any.
+    pub(super) fn any(&self) -> bool {
+        self.running.values().any(|call| call.wanted.is_some())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// All ids.
+    pub(super) fn ids(&self) -> Vec<Value> {
+        self.running.keys().filter_map(|id| serde_json::from_str(id).ok()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn call(id: Value, name: &str) -> Message {
+        let params = json!({ "name": name, "_meta": { "progressToken": id } });
+        let value = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
+        Message::of(value).unwrap()
+    }
+
+    #[test]
+    fn bd1_calls_are_bounded_and_an_id_is_one_at_a_time() {
+        let mut calls = Calls::default();
+        assert!(calls.begin(&call(json!(1), "t"), None).is_ok());
+        assert!(calls.begin(&call(json!(1), "t"), None).is_err());
+        assert!(calls.begin(&call(json!("1"), "t"), None).is_ok(), "a text is another id");
+        for id in 2..RUNNING_MAX {
+            assert!(calls.begin(&call(json!(id), "t"), None).is_ok());
+        }
+        assert!(calls.begin(&call(json!("more"), "t"), None).is_err());
+        assert!(calls.end(&json!(1)).is_some() && calls.end(&json!(1)).is_none());
+        assert!(calls.begin(&call(json!("more"), "t"), None).is_ok());
+    }
+
+    #[test]
+    fn what_is_told_of_an_ended_call_is_late() {
+        let mut calls = Calls::default();
+        let progress = |token: i64| {
+            Message::notification("notifications/progress", json!({ "progressToken": token }))
+        };
+        for id in 0..i64::try_from(ENDED_MAX).unwrap() + 1 {
+            calls.begin(&call(json!(id), "t"), None).unwrap();
+            assert!(!calls.is_late(&progress(id)));
+            calls.cut(&json!(id)).unwrap();
+            assert!(calls.is_late(&progress(id)));
+        }
+        assert!(!calls.is_late(&progress(0)), "bounded");
+    }
+
+    #[test]
+    fn the_gate_knows_calls_by_server_and_name() {
+        let named = |method: &str, params: Value| {
+            let value = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+            match wanted("files", &Message::of(value).unwrap()) {
+                Some(Wanted::Named(name)) => Some(name),
+                _ => None,
+            }
+        };
+        assert_eq!(named("tools/call", json!({ "name": "read" })).unwrap(), "mcp:files/read");
+        assert_eq!(
+            named("resources/read", json!({ "uri": "file:///a" })).unwrap(),
+            "mcp:files/resource:file:///a"
+        );
+        assert_eq!(named("prompts/get", json!({ "name": "p" })).unwrap(), "mcp:files/prompt:p");
+        assert_eq!(named("tools/list", json!({})), None);
+    }
+}

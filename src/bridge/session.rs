@@ -1,0 +1,427 @@
+//! A session of a peer with an MCP server behind this node.
+//!
+//! The first line of a stream says which server is meant, `{"server":"files"}`, and so does the
+//! first line of the answer, or it has an `error`. The lines after it are MCP's, both ways.
+
+use super::message::{ACK_KEY, Code, Form, Message, OBLIGATION_KEY};
+use super::running::{self, Calls};
+use super::upstream::Upstream;
+use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
+use crate::a2a::whole_numbers;
+use crate::binding::http::{HttpPeers, OfferReply};
+use crate::calls::{self, LineError, Lines};
+use crate::config::{McpReach, McpServer};
+use crate::gate::{Gate, Refusal};
+use proto::id::AgentId;
+use proto::obligation::Obligation;
+use quinn::{RecvStream, SendStream};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch::Receiver;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+/// Sessions of all peers at a time; each may be a program that runs.
+const SESSIONS_MAX: usize = 256;
+/// Those of one peer.
+const SESSIONS_PER_PEER_MAX: usize = 64;
+/// Bytes of the first line.
+const HEAD_LEN_MAX: usize = 4 * 1024;
+/// How long it may take to come.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long the last words may take to be written.
+const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long a call waits for what the core says of its obligation.
+const ACK_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The MCP servers behind this node, for peers.
+#[derive(Debug)]
+pub(crate) struct Bridge {
+    servers: BTreeMap<String, McpServer>,
+    gate: Arc<Gate>,
+    peers: Arc<HttpPeers>,
+    places: Semaphore,
+    /// Of each peer; peers are listed.
+    of_peers: Mutex<HashMap<AgentId, Arc<Semaphore>>>,
+    stop: Receiver<bool>,
+}
+
+/// What came of the obligation beside a call.
+type Decided = (Message, Result<Option<Value>, String>);
+
+impl Bridge {
+    pub(crate) fn new(
+        servers: &[McpServer],
+        gate: Arc<Gate>,
+        peers: Arc<HttpPeers>,
+        stop: Receiver<bool>,
+    ) -> Self {
+        let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
+        let (places, of_peers) = (Semaphore::new(SESSIONS_MAX), Mutex::default());
+        Self { servers, gate, peers, places, of_peers, stop }
+    }
+
+    /// Serves one stream of `peer`.
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        peer: AgentId,
+        mut send: SendStream,
+        recv: RecvStream,
+    ) {
+        let mut head = Lines::new(recv, HEAD_LEN_MAX);
+        let asked = tokio::time::timeout(HEAD_TIME_MAX, head.next()).await;
+        let Ok(Ok(Some(line))) = asked else {
+            let _ = send.reset(calls::Code::Malformed.into());
+            return;
+        };
+        let of_peer = {
+            let mut of_peers = self.of_peers.lock().unwrap_or_else(PoisonError::into_inner);
+            let none = || Arc::new(Semaphore::new(SESSIONS_PER_PEER_MAX));
+            of_peers.entry(peer.clone()).or_insert_with(none).clone()
+        };
+        let places = (self.places.try_acquire(), of_peer.try_acquire());
+        let begun = match &places {
+            (Ok(_), Ok(_)) => self.begin(&peer, &line),
+            _ => {
+                let what = format!(
+                    "too many sessions: {SESSIONS_PER_PEER_MAX} of one peer and {SESSIONS_MAX} of all are the limits"
+                );
+                Err((Code::Overloaded, what))
+            }
+        };
+        let (server, upstream) = match begun {
+            Ok(begun) => begun,
+            Err((code, what)) => {
+                tracing::info!(%peer, what, "no MCP session");
+                let error = json!({ "error": { "code": code as i64, "message": what } });
+                let _ = calls::tell(&mut send, error.to_string().into_bytes()).await;
+                let _ = send.finish();
+                return;
+            }
+        };
+        let head_of_ours = json!({ "server": server.name }).to_string();
+        if calls::tell(&mut send, head_of_ours.into_bytes()).await.is_err() {
+            return;
+        }
+        // Messages may be longer than the first line; what was read beyond it stays.
+        let lines = Lines::new(head.into_inner(), MESSAGE_LEN_MAX);
+        self.pump(peer, &server.name, upstream, lines, send).await;
+    }
+
+    fn begin(&self, peer: &AgentId, line: &[u8]) -> Result<(&McpServer, Upstream), (Code, String)> {
+        let head: Value = serde_json::from_slice(line)
+            .map_err(|error| (Code::Unavailable, format!("the first line: {error}")))?;
+        let name = head.get("server").and_then(Value::as_str).unwrap_or_default();
+        let server = self
+            .servers
+            .get(name)
+            .filter(|server| server.peers.as_ref().is_none_or(|peers| peers.contains(peer)));
+        // What is not this peer's looks like what is not there.
+        let none = || (Code::Unavailable, format!("no MCP server {name:?} for {peer} here"));
+        let server = server.ok_or_else(none)?;
+        let started = match &server.reach {
+            McpReach::Command(command) => Upstream::program(name, command),
+            McpReach::Http { url, token_file } => Upstream::http(url, token_file.as_deref()),
+        };
+        match started {
+            Ok(upstream) => Ok((server, upstream)),
+            Err(error) => {
+                tracing::error!(server = name, %error, "an MCP server cannot be started");
+                Err((Code::Unavailable, format!("the server {name:?} cannot be started")))
+            }
+        }
+    }
+
+    async fn pump(
+        self: &Arc<Self>,
+        peer: AgentId,
+        server: &str,
+        upstream: Upstream,
+        lines: Lines<tokio::io::BufReader<RecvStream>>,
+        mut send: SendStream,
+    ) {
+        let (client, mut answers) = mpsc::channel::<Vec<u8>>(MESSAGES_READY_MAX);
+        let (read, heard) = mpsc::channel(MESSAGES_READY_MAX);
+        let mut reading = JoinSet::new(); // it ends with the session
+        reading.spawn(reader(lines, read));
+        let mut session = Session {
+            bridge: self.clone(),
+            peer,
+            server: server.to_owned(),
+            calls: Calls::default(),
+            answers: VecDeque::new(),
+            orders: VecDeque::new(),
+            deciding: JoinSet::new(),
+        };
+        let write = async move {
+            while let Some(answer) = answers.recv().await {
+                if calls::tell(&mut send, answer).await.is_err() {
+                    return; // nobody listens
+                }
+            }
+            let _ = send.finish();
+        };
+        let stopped = async {
+            // The session itself tells the calls; this is for one that does not end.
+            stopped(self.stop.clone()).await;
+            tokio::time::sleep(LAST_WORDS_TIME_MAX).await;
+        };
+        let run = session.run(client, heard, upstream);
+        tokio::pin!(run, write, stopped);
+        tokio::select! {
+            biased;
+            () = &mut run => {}
+            () = &mut write => return,
+            () = &mut stopped => return,
+        }
+        let _ = tokio::time::timeout(LAST_WORDS_TIME_MAX, write).await;
+    }
+}
+
+/// Returns when the node stops.
+async fn stopped(mut stop: Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending::<()>().await; // nobody can tell us any more
+    }
+}
+
+async fn reader(
+    mut lines: Lines<tokio::io::BufReader<RecvStream>>,
+    read: mpsc::Sender<Result<Vec<u8>, LineError>>,
+) {
+    loop {
+        let line = match lines.next().await {
+            Ok(Some(line)) => Ok(line),
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
+        let over = line.is_err();
+        if read.send(line).await.is_err() || over {
+            return;
+        }
+    }
+}
+
+struct Session {
+    bridge: Arc<Bridge>,
+    peer: AgentId,
+    server: String,
+    calls: Calls,
+    /// Answers of ours that wait for room, one a call at most.
+    answers: VecDeque<Message>,
+    /// What the server is to be told.
+    orders: VecDeque<Message>,
+    deciding: JoinSet<Decided>,
+}
+
+impl Session {
+    /// Passes messages until the client has said all and heard all, or the server ends.
+    async fn run(
+        &mut self,
+        client: mpsc::Sender<Vec<u8>>,
+        mut heard: mpsc::Receiver<Result<Vec<u8>, LineError>>,
+        upstream: Upstream,
+    ) {
+        let Upstream { to, mut from, _work } = upstream;
+        let stopping = stopped(self.bridge.stop.clone());
+        tokio::pin!(stopping);
+        let mut changes = self.bridge.gate.changes();
+        let mut listening = true;
+        loop {
+            if !listening && self.calls.is_empty() && self.answers.is_empty() {
+                return;
+            }
+            let said = async {
+                let room = client.reserve().await.ok()?;
+                Some((room, from.recv().await))
+            };
+            tokio::select! {
+                biased;
+                () = &mut stopping => {
+                    return self.end(&client, Code::Lost, "the node stops: whether the call ran is not known").await;
+                }
+                room = client.reserve(), if !self.answers.is_empty() => {
+                    let (Ok(room), Some(answer)) = (room, self.answers.pop_front()) else { return };
+                    room.send(answer.to_vec());
+                }
+                room = to.reserve(), if !self.orders.is_empty() => {
+                    match (room, self.orders.pop_front()) {
+                        (Ok(room), Some(order)) => room.send(order),
+                        _ => self.orders.clear(), // it ended, which its silence tells next
+                    }
+                }
+                () = changes.next(), if self.calls.any() => self.look_again(),
+                Some(decided) = self.deciding.join_next() => {
+                    if let Ok(decided) = decided {
+                        self.decided(decided);
+                    }
+                }
+                line = heard.recv(), if listening && self.orders.len() < running::RUNNING_MAX => match line {
+                    Some(Ok(line)) => self.from_client(&line),
+                    Some(Err(error)) => {
+                        tracing::info!(peer = %self.peer, server = self.server, %error, "an MCP session ends");
+                        return self.end(&client, Code::Lost, &error.to_string()).await;
+                    }
+                    None => listening = false,
+                },
+                said = said => match said {
+                    Some((room, Some(message))) => {
+                        if let Some(message) = self.from_server(message) {
+                            room.send(message.to_vec());
+                        }
+                    }
+                    Some((_, None)) => {
+                        let what = "the server ended: whether the call ran is not known";
+                        return self.end(&client, Code::Lost, what).await;
+                    }
+                    None => return, // nobody listens
+                },
+            }
+        }
+    }
+
+    /// Answers all calls that run, with an error.
+    async fn end(&mut self, client: &mpsc::Sender<Vec<u8>>, code: Code, what: &str) {
+        for id in self.calls.ids() {
+            self.refuse(&id, code, what, json!({}));
+        }
+        for answer in self.answers.drain(..) {
+            if client.send(answer.to_vec()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn from_client(&mut self, line: &[u8]) {
+        let mut message = match Message::parse(line) {
+            Ok(message) => message,
+            Err(error) => {
+                tracing::debug!(peer = %self.peer, %error, "a line that is no message");
+                let error =
+                    Message::error(&Value::Null, Code::Envelope, &error.to_string(), json!({}));
+                return self.answers.push_back(error);
+            }
+        };
+        match message.form.clone() {
+            Form::Request { id, .. } => {
+                let wanted = running::wanted(&self.server, &message);
+                if let Err(what) = self.calls.begin(&message, wanted) {
+                    // Not a call of ours: another of that id may run.
+                    let error = Message::error(&id, Code::Overloaded, &what, json!({}));
+                    return self.answers.push_back(error);
+                }
+                match message.take_meta(OBLIGATION_KEY) {
+                    None => self.give(&id, message),
+                    Some(envelope) => {
+                        let (bridge, peer) = (self.bridge.clone(), self.peer.clone());
+                        self.deciding.spawn(async move {
+                            let decided = bridge.decide(&peer, envelope).await;
+                            (message, decided)
+                        });
+                    }
+                }
+            }
+            Form::Notification { method } if method == "notifications/cancelled" => {
+                let id = message.params().and_then(|params| params.get("requestId")).cloned();
+                let given = id.and_then(|id| self.calls.cut(&id)).is_none_or(|call| call.given);
+                if given {
+                    self.orders.push_back(message);
+                }
+            }
+            Form::Notification { .. } | Form::Response { .. } => self.orders.push_back(message),
+        }
+    }
+
+    /// What the core said of the obligation beside a call.
+    fn decided(&mut self, (message, decided): Decided) {
+        let Form::Request { id, .. } = message.form.clone() else { return };
+        let Some(call) = self.calls.get(&id) else { return }; // canceled
+        match decided {
+            Ok(ack) => {
+                call.ack = ack;
+                self.give(&id, message);
+            }
+            Err(what) => self.refuse(&id, Code::Envelope, &what, json!({})),
+        }
+    }
+
+    /// Gives a call to the server, if the gate lets it pass.
+    fn give(&mut self, id: &Value, message: Message) {
+        let Some(call) = self.calls.get(id) else { return };
+        let refused = call
+            .wanted
+            .as_ref()
+            .and_then(|wanted| self.bridge.gate.check(Some(&self.peer), wanted).err());
+        match refused {
+            None => {
+                call.given = true;
+                self.orders.push_back(message);
+            }
+            Some(refusal) => self.withhold(id, &refusal),
+        }
+    }
+
+    /// Ends the calls that may not go on.
+    fn look_again(&mut self) {
+        for (id, wanted) in self.calls.governed() {
+            if let Err(refusal) = self.bridge.gate.check(Some(&self.peer), &wanted) {
+                tracing::info!(peer = %self.peer, server = self.server, %refusal, "a call was ended");
+                let what = json!({ "requestId": id, "reason": refusal.to_string() });
+                self.orders.push_back(Message::notification("notifications/cancelled", what));
+                self.withhold(&id, &refusal);
+            }
+        }
+    }
+
+    fn withhold(&mut self, id: &Value, refusal: &Refusal) {
+        let code = if refusal.unreadable { Code::Unavailable } else { Code::Withheld };
+        self.refuse(id, code, &refusal.to_string(), refusal.to_json());
+    }
+
+    /// Answers a call with an error, and its ack if there is one.
+    fn refuse(&mut self, id: &Value, code: Code, what: &str, data: Value) {
+        let Some(call) = self.calls.cut(id) else { return };
+        let mut error = Message::error(id, code, what, data);
+        if let Some(ack) = call.ack {
+            error.attach(ACK_KEY, ack);
+        }
+        self.answers.push_back(error);
+    }
+
+    /// What the client hears of what the server said.
+    fn from_server(&mut self, mut message: Message) -> Option<Message> {
+        if let Form::Response { id } = &message.form.clone() {
+            // The answer to a call that was ended is no answer any more.
+            let call = self.calls.end(id)?;
+            if let Some(ack) = call.ack {
+                message.attach(ACK_KEY, ack);
+            }
+        } else if self.calls.is_late(&message) {
+            return None;
+        }
+        Some(message)
+    }
+}
+
+impl Bridge {
+    /// Gives the obligation beside a call to the core: its ack, if there is one by now, or why it was
+    /// refused. It stands whatever becomes of the call.
+    async fn decide(&self, peer: &AgentId, envelope: Value) -> Result<Option<Value>, String> {
+        let obligation: Obligation = serde_json::from_value(whole_numbers(envelope))
+            .map_err(|error| format!("params._meta[{OBLIGATION_KEY}] is no obligation: {error}"))?;
+        let stopping = || "the node is stopping".to_owned();
+        let http = self.peers.of(peer).await.ok_or_else(stopping)?;
+        let answer = http.begin(&obligation).await.ok_or_else(stopping)?;
+        match tokio::time::timeout(ACK_TIME_MAX, answer).await {
+            Ok(Ok(OfferReply::Ack(ack))) => Ok(serde_json::to_value(ack).ok()),
+            // No ack yet: whoever has custody goes on asking.
+            Ok(Ok(OfferReply::Later)) | Err(_) => Ok(None),
+            Ok(Ok(OfferReply::Refused { code, text, .. })) => {
+                Err(format!("the obligation was refused ({}): {}", code.as_str(), text.as_str()))
+            }
+            Ok(Err(_)) => Err(stopping()),
+        }
+    }
+}

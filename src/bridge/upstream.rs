@@ -1,0 +1,97 @@
+//! The MCP server behind the node, as a pair of queues.
+
+use super::message::Message;
+use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
+use crate::calls::{Lines, tell};
+use crate::config::HttpUrl;
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// How long a program may take to end once its input has.
+const END_TIME_MAX: Duration = Duration::from_secs(2);
+/// Bytes of a line that a program writes to standard error; a longer one ends the reading of it.
+const ERROR_LINE_LEN_MAX: usize = 8 * 1024;
+
+/// A server. It ends when this is dropped; a program gets a little time.
+#[derive(Debug)]
+pub(super) struct Upstream {
+    /// What it is told. Dropped: nothing more comes.
+    pub(super) to: mpsc::Sender<Message>,
+    /// What it says. Closed: it ended.
+    pub(super) from: mpsc::Receiver<Message>,
+    pub(super) _work: JoinSet<()>,
+}
+
+impl Upstream {
+    /// Starts a program.
+    pub(super) fn program(name: &str, command: &[String]) -> io::Result<Self> {
+        let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let (Some(mut stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let (to, mut told) = mpsc::channel::<Message>(MESSAGES_READY_MAX);
+        let (said, from) = mpsc::channel(MESSAGES_READY_MAX);
+        let mut work = JoinSet::new();
+        let server = name.to_owned();
+        work.spawn(async move {
+            let mut lines = Lines::new(stdout, MESSAGE_LEN_MAX);
+            loop {
+                match lines.next().await {
+                    Ok(Some(line)) => match Message::parse(&line) {
+                        Ok(message) => {
+                            if said.send(message).await.is_err() {
+                                return;
+                            }
+                        }
+                        Err(error) => tracing::warn!(server, %error, "a line that is no message"),
+                    },
+                    Ok(None) => return,
+                    Err(error) => return tracing::warn!(server, %error, "the server's output"),
+                }
+            }
+        });
+        let server = name.to_owned();
+        work.spawn(async move {
+            let mut lines = Lines::new(stderr, ERROR_LINE_LEN_MAX);
+            while let Ok(Some(line)) = lines.next().await {
+                tracing::info!(server, "{}", String::from_utf8_lossy(&line));
+            }
+        });
+        // Not of this set: it outlives the session for as long as the program may take to end.
+        tokio::spawn(async move {
+            while let Some(message) = told.recv().await {
+                if tell(&mut stdin, message.to_vec()).await.is_err() {
+                    break;
+                }
+            }
+            drop(stdin);
+            end(child).await;
+        });
+        Ok(Self { to, from, _work: work })
+    }
+
+    /// Speaks Streamable HTTP with a server.
+    pub(super) fn http(_url: &HttpUrl, _token_file: Option<&Path>) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+async fn end(mut child: Child) {
+    if tokio::time::timeout(END_TIME_MAX, child.wait()).await.is_err() {
+        let _ = child.kill().await;
+    }
+}

@@ -1,0 +1,175 @@
+//! MCP between nodes, with the official SDK at both ends: its client before the proxy, its server
+//! behind the node.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+#[allow(unreachable_pub, reason = "shared with tests that are one file each")]
+mod common;
+
+mod sdk;
+mod sessions;
+
+use abhyasa::config::NodeConfig;
+use common::{PATIENCE, World, id};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+
+/// The release that is spoken with.
+const PEER: &str = "mcp==2.3.0";
+/// Of what it needs: a release of tomorrow is no reason for a test to fail.
+const CONSTRAINTS: &str = "tests/bridge/constraints.txt";
+const ACK_KEY: &str = "io.github.ravikiran438/abhyasa.custody-ack";
+
+fn run(what: &mut Command) -> Result<Output, String> {
+    let output = what.output().map_err(|error| format!("{what:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Err(format!("{what:?}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr)))
+}
+
+/// A Python with the SDK, made once.
+fn python() -> &'static Path {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mcp-peer");
+        let python = place.join("bin/python");
+        let constraints = here(CONSTRAINTS);
+        let imports = |python: &Path| run(Command::new(python).args(["-c", "import mcp, uvicorn"]));
+        if imports(&python).is_ok() {
+            return python;
+        }
+        let made = run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))
+            .and_then(|_| {
+                let mut pip = Command::new(&python);
+                run(pip.args(["-m", "pip", "install", "-q", "-c"]).arg(constraints).arg(PEER))
+            })
+            .and_then(|_| imports(&python));
+        if let Err(why) = made {
+            panic!(
+                "MCP's SDK cannot be had, and this test needs it. It takes Python 3.10 or newer with \
+                 venv, and PyPI or a mirror of it (PIP_INDEX_URL):\n  python3 -m venv {0} && {0}/bin/pip \
+                 install {PEER}\n{why}",
+                place.display()
+            );
+        }
+        python
+    })
+}
+
+fn here(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
+}
+
+/// `[[mcp_servers]]` with the SDK's server, as a program.
+fn files() -> String {
+    let (python, server) = (python(), here("tests/bridge/server.py"));
+    format!("\n[[mcp_servers]]\nname = \"files\"\ncommand = [{python:?}, {server:?}]\n")
+}
+
+/// What `watch` of it needs.
+const GATE: &str =
+    "\n[[gate]]\ncalls = [\"mcp:files/watch\"]\nscope = \"files.watch\"\nprincipal = \"caller\"\n";
+
+/// Alice's node with this behind it, and Bob, whose configuration the proxies have.
+fn configs(world: &World, more: &str) -> (NodeConfig, PathBuf) {
+    let (alice, _) = world.configs(more, "");
+    (alice, world.path().join("bob/abhyasa.toml"))
+}
+
+/// The arguments of a proxy.
+fn proxy(config: &Path, server: &str) -> Vec<String> {
+    let config = config.to_str().unwrap();
+    let peer = id("alice").to_string();
+    ["mcp", "proxy", "--config", config, "--peer", &peer, "--server", server]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// A proxy, spoken to line by line.
+struct Proxy {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    calls: i64,
+}
+
+impl Proxy {
+    fn start(config: &Path, server: &str) -> Self {
+        let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_abhyasa"))
+            .args(proxy(config, server))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
+        Self { child, stdin, stdout: BufReader::new(stdout), calls: 0 }
+    }
+
+    async fn write(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+
+    /// The next line; `None` at the end.
+    async fn read(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        let read = tokio::time::timeout(PATIENCE, self.stdout.read_line(&mut line));
+        match read.await.expect("a line in time").unwrap() {
+            0 => None,
+            _ => Some(serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"))),
+        }
+    }
+
+    /// Asks, and gives the id.
+    async fn ask(&mut self, method: &str, params: Value) -> i64 {
+        self.calls += 1;
+        let id = self.calls;
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        self.write(&request.to_string()).await;
+        id
+    }
+
+    /// The answer to a request; what else comes is passed over.
+    async fn answer(&mut self, id: i64) -> Value {
+        loop {
+            let line = self.read().await.expect("an answer");
+            if line["id"] == id && line.get("method").is_none() {
+                return line;
+            }
+        }
+    }
+
+    async fn call(&mut self, method: &str, params: Value) -> Value {
+        let id = self.ask(method, params).await;
+        self.answer(id).await
+    }
+
+    async fn tool(&mut self, name: &str, arguments: Value) -> Value {
+        self.call("tools/call", json!({ "name": name, "arguments": arguments })).await
+    }
+
+    /// Opens a session of the time of `initialize`.
+    async fn open(&mut self) {
+        let info = json!({ "name": "test", "version": "1" });
+        let params =
+            json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info });
+        let opened = self.call("initialize", params).await;
+        assert_eq!(opened["result"]["serverInfo"]["name"], "files", "{opened}");
+        self.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+    }
+
+    /// Ends its input, and waits for its end.
+    async fn end(mut self) {
+        drop(self.stdin.take());
+        while self.read().await.is_some() {}
+        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        assert!(ended.expect("it ends").unwrap().success());
+    }
+}

@@ -1,0 +1,149 @@
+//! What becomes of sessions when one of the ends goes away, or asks for too much.
+
+use super::{ACK_KEY, GATE, Proxy, configs, files};
+use crate::common::{self, CONSENT, World, id};
+use serde_json::{Value, json};
+
+const LOST: i64 = -31_502;
+const UNAVAILABLE: i64 = -31_503;
+const ENVELOPE: i64 = -31_400;
+
+fn text(answer: &Value) -> &str {
+    let text = answer["result"]["content"][0]["text"].as_str();
+    text.unwrap_or_else(|| panic!("no text in {answer}"))
+}
+
+fn code(answer: &Value) -> i64 {
+    answer["error"]["code"].as_i64().unwrap_or_else(|| panic!("no error: {answer}"))
+}
+
+/// A server that dies takes the calls that run with it, and says so; the next call is for a new one,
+/// which hears the opening of the session first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_loses_its_calls_and_nothing_else() {
+    let world = World::new();
+    let (alice, bob) = configs(&world, &files());
+    let alice = common::start(alice).await;
+    let mut client = Proxy::start(&bob, "files");
+    client.open().await;
+    assert_eq!(text(&client.tool("read", json!({ "path": "a" })).await), "content of a");
+    let params =
+        json!({ "name": "watch", "arguments": { "seconds": 60 }, "_meta": { "progressToken": 1 } });
+    let watch = client.ask("tools/call", params).await;
+    assert_eq!(client.read().await.unwrap()["method"], "notifications/progress");
+    let leave = client.ask("tools/call", json!({ "name": "leave", "arguments": {} })).await;
+    for _ in [watch, leave] {
+        let lost = loop {
+            let line = client.read().await.unwrap();
+            if line.get("id").is_some() {
+                break line;
+            }
+        };
+        assert!(lost["id"] == watch || lost["id"] == leave, "{lost}");
+        assert_eq!(code(&lost), LOST);
+    }
+    assert_eq!(text(&client.tool("read", json!({ "path": "b" })).await), "content of b");
+    client.end().await;
+    alice.stop().await.unwrap();
+}
+
+/// The node before the server goes away, and comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stops_says_so_and_is_found_again() {
+    let world = World::new();
+    let (config, bob) = configs(&world, &files());
+    let mut client = Proxy::start(&bob, "files");
+    let early = client.tool("read", json!({ "path": "a" })).await;
+    assert_eq!(code(&early), UNAVAILABLE, "nobody is there: {early}");
+    let alice = common::start(config.clone()).await;
+    client.open().await;
+    let params =
+        json!({ "name": "watch", "arguments": { "seconds": 60 }, "_meta": { "progressToken": 1 } });
+    let watch = client.ask("tools/call", params).await;
+    assert_eq!(client.read().await.unwrap()["method"], "notifications/progress");
+    alice.stop().await.unwrap();
+    assert_eq!(code(&client.answer(watch).await), LOST);
+    let alice = common::start(config).await;
+    assert_eq!(text(&client.tool("read", json!({ "path": "b" })).await), "content of b");
+    client.end().await;
+    alice.stop().await.unwrap();
+}
+
+/// Who may use what: names that are not there and names that are not for this peer look alike, and a
+/// stranger is not heard at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_for_those_it_is_for() {
+    let world = World::new();
+    let others = files().replace("files", "others") + "peers = []\n";
+    let (alice, bob) = configs(&world, &format!("{}{others}", files()));
+    let alice = common::start(alice).await;
+    for name in ["others", "nothing"] {
+        let mut client = Proxy::start(&bob, name);
+        let refused = client.tool("read", json!({ "path": "a" })).await;
+        assert_eq!(code(&refused), UNAVAILABLE);
+        let why = refused["error"]["message"].as_str().unwrap();
+        assert!(why.contains(&format!("no MCP server {name:?} for spiffe://test/bob")), "{why}");
+        client.end().await;
+    }
+    let tuning = common::peer_toml("alice", Some(alice.handle().quic_address()));
+    world.config("mallory", &tuning);
+    let mut client = Proxy::start(&world.path().join("mallory/abhyasa.toml"), "files");
+    assert_eq!(code(&client.tool("read", json!({ "path": "a" })).await), UNAVAILABLE);
+    client.end().await;
+    alice.stop().await.unwrap();
+}
+
+/// What is no message is an error to who sent it; what is too long ends the session.
+#[tokio::test(flavor = "multi_thread")]
+async fn bd1_what_is_no_message_or_too_long_is_refused() {
+    let world = World::new();
+    let (alice, bob) = configs(&world, &files());
+    let alice = common::start(alice).await;
+    let mut client = Proxy::start(&bob, "files");
+    client.open().await;
+    client.write("[1]").await;
+    assert_eq!(code(&client.read().await.unwrap()), ENVELOPE);
+    client.write("no JSON").await;
+    assert_eq!(code(&client.read().await.unwrap()), ENVELOPE);
+    assert_eq!(text(&client.tool("read", json!({ "path": "b" })).await), "content of b");
+    let long = "x".repeat(1 << 20);
+    for _ in 0..9 {
+        use tokio::io::AsyncWriteExt as _;
+        if client.stdin.as_mut().unwrap().write_all(long.as_bytes()).await.is_err() {
+            break; // it has seen enough
+        }
+    }
+    let refused = client.read().await.unwrap();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("more than"), "{refused}");
+    assert!(client.read().await.is_none(), "it ended");
+    alice.stop().await.unwrap();
+}
+
+/// A call that is canceled while its obligation is decided does not run; the obligation stands.
+#[tokio::test(flavor = "multi_thread")]
+async fn df1_a_deferred_obligation_is_no_reason_to_hold_the_call_and_a_canceled_call_does_not_run()
+{
+    let world = World::new();
+    let (service, at) = crate::common::web::Service::start().await;
+    service.set(crate::common::web::Mood::Defers);
+    let handler = format!(
+        "[kinds.\"{CONSENT}\"]\nhandler = {{ type = \"webhook\", url = \"http://{at}/do\" }}\n"
+    );
+    let (alice, bob) = configs(&world, &format!("{}{GATE}{handler}", files()));
+    let alice = common::start(alice).await;
+    let mut client = Proxy::start(&bob, "files");
+    client.open().await;
+    let envelope = json!({
+        "obligation_id": "ob-1", "kind": CONSENT, "target": id("alice").to_string(),
+        "payload": { "decision": "revoke", "scope": "files.watch" },
+        "deadline_seconds": 60, "max_retries": 600,
+        "created_at": alice.handle().now().to_rfc3339(),
+    });
+    let meta = json!({ "io.github.ravikiran438/abhyasa.obligation": envelope });
+    let params = json!({ "name": "read", "arguments": { "path": "a" }, "_meta": meta });
+    let answer = client.call("tools/call", params).await;
+    assert_eq!(text(&answer), "content of a");
+    assert_eq!(answer["result"]["_meta"][ACK_KEY]["status"], "deferred", "{answer}");
+    client.end().await;
+    alice.stop().await.unwrap();
+}
