@@ -16,6 +16,7 @@ mod dispatch;
 mod fault;
 pub(crate) mod http;
 mod jobs;
+mod keys;
 mod log;
 mod obligation;
 mod operations;
@@ -40,6 +41,7 @@ use crate::store::SideStore;
 use backend::{Agent, Backend, Echo, Proxy, Turn, agent_says, fail};
 use fault::Fault;
 use jobs::{Jobs, Kind};
+use keys::Keys;
 use log::{Failing, Log};
 use obligation::Obligations;
 use proto::store::ReadError;
@@ -131,6 +133,7 @@ pub(crate) struct A2a {
     backend: Arc<dyn Backend>,
     gate: Arc<Gate>,
     jobs: Arc<Jobs>,
+    keys: Keys,
     streams: Arc<Semaphore>,
     cards: card::Cards,
     failing: Failing,
@@ -178,6 +181,7 @@ impl A2a {
             obligations: Obligations::new(tasks.clone(), peers, clock.clone()),
             streams: Arc::new(Semaphore::new(limits.streams_max.min(Semaphore::MAX_PERMITS))),
             cards: card::Cards::default(),
+            keys: Keys::new(),
             quic_address,
             config,
             clock,

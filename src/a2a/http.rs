@@ -25,6 +25,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 pub(crate) const A2A_VERSION: HeaderName = HeaderName::from_static("a2a-version");
 pub(crate) const A2A_EXTENSIONS: HeaderName = HeaderName::from_static("a2a-extensions");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// How long a body may take from its first byte to its last.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
@@ -83,7 +84,8 @@ impl Surface {
         let extensions = parameters::extensions(lists);
         let last_event = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok());
         let last_event = last_event.and_then(|text| text.parse().ok());
-        Ok(Caller { peer, extensions, last_event })
+        let key = headers.get(IDEMPOTENCY_KEY).and_then(|value| value.to_str().ok());
+        Ok(Caller { peer, extensions, last_event, key: key.map(str::to_owned) })
     }
 
     /// Refuses versions that are not ours, in a header or a query parameter.

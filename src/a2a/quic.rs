@@ -138,6 +138,7 @@ impl Server {
             peer: Some(peer),
             extensions: extensions(asked.parameter("a2a-extensions").into_iter()),
             last_event: asked.parameter("last-event-id").and_then(|text| text.parse().ok()),
+            key: asked.parameter("idempotency-key").map(str::to_owned),
         };
         let Call { id, method, params } = asked.call;
         let answer = async {

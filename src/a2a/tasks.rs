@@ -306,7 +306,7 @@ impl Tasks {
         record.ok_or_else(|| Fault::no_task(id))
     }
 
-    /// The task of an obligation, if there was one.
+    /// The task of an obligation or of a key, if there was one.
     pub(crate) fn of_obligation(
         &self,
         scope: &str,
@@ -556,11 +556,9 @@ impl Tasks {
                     writes.extend(page.into_iter().map(|(key, _)| gone(table, key)));
                 }
             }
-            if let Some(record) = read(self.disk(), id)?
-                && let Some(carried) = &record.carried
-                && let Some(name) = carried.obligation.get("obligation_id").and_then(|v| v.as_str())
-            {
-                let key = obligation_key(&record.scope, name);
+            let record = read(self.disk(), id)?.unwrap_or_default();
+            for name in record.names() {
+                let key = obligation_key(&record.scope, &name);
                 // A later task may carry the same obligation.
                 if self.disk().get(SideTable::TaskObligation, &key)?.as_deref()
                     == Some(id.as_bytes())

@@ -10,9 +10,10 @@ use abhyasa::tls::ALPN_A2A;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 /// Who goes away without a word is missed soon.
 const QUICK: &str = "[quic]\nidle_timeout_ms = 2000\nkeep_alive_ms = 300\n";
@@ -156,12 +157,22 @@ async fn a_node_that_is_not_there_fails_the_task_in_time_and_one_that_comes_is_f
 /// it was asked.
 struct Bare {
     asked: Mutex<Vec<(String, Option<String>)>>,
-    kill: Notify,
+    /// Names of the messages that came.
+    keys: Mutex<Vec<String>>,
+    /// Whether it says nothing to messages.
+    silent: AtomicBool,
+    /// Told when it is to lose its connections.
+    kill: watch::Sender<u64>,
 }
 
 impl Bare {
     fn start(world: &World, at: SocketAddr) -> Arc<Self> {
-        let bare = Arc::new(Self { asked: Mutex::default(), kill: Notify::new() });
+        let bare = Arc::new(Self {
+            asked: Mutex::default(),
+            keys: Mutex::default(),
+            silent: AtomicBool::new(false),
+            kill: watch::Sender::new(0),
+        });
         let transport = Arc::new(quinn::TransportConfig::default());
         let server = identity(world, &id("carol")).server(&[ALPN_A2A], transport).unwrap();
         let endpoint = quinn::Endpoint::server(server, at).unwrap();
@@ -186,6 +197,7 @@ impl Bare {
         mut send: quinn::SendStream,
         recv: quinn::RecvStream,
     ) {
+        let mut killed = self.kill.subscribe();
         let mut line = String::new();
         BufReader::new(recv).read_line(&mut line).await.unwrap();
         let asked: Value = serde_json::from_str(&line).unwrap();
@@ -212,6 +224,12 @@ impl Bare {
                 (vec![(None, card)], false)
             }
             "SendStreamingMessage" => {
+                let key = text(parameters, "/Idempotency-Key").to_owned();
+                self.keys.lock().unwrap().push(key);
+                if self.silent.load(Ordering::SeqCst) {
+                    killed.changed().await.unwrap();
+                    return connection.close(0u32.into(), b"killed");
+                }
                 (vec![(Some(1), json!({ "task": task })), (Some(2), part("a", false))], true)
             }
             "SubscribeToTask" if cursor.is_some() => {
@@ -230,11 +248,38 @@ impl Bare {
             send.write_all(format!("{line}\n").as_bytes()).await.unwrap();
         }
         if cut {
-            self.kill.notified().await;
+            killed.changed().await.unwrap();
             connection.close(0u32.into(), b"killed");
         }
         let _ = send.finish();
     }
+}
+
+/// Nobody knows whether the message arrived: it is sent again, under the same name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_was_not_answered_before_a_crash_is_sent_again_under_its_name() {
+    let world = World::new();
+    let at = free_address().unwrap();
+    let bare = Bare::start(&world, at);
+    bare.silent.store(true, Ordering::SeqCst);
+    let alice = Server::start(in_front(&world, at, "")).await;
+    let task = id_of(&alice.begin(hello("m")).await);
+    let sent = || bare.keys.lock().unwrap().len();
+    eventually("the message", async || (sent() == 1).then_some(())).await;
+    let alice = Server::start(alice.crash()).await;
+    eventually("the message again", async || (sent() == 2).then_some(())).await;
+    // And once more when it is lost with its connection.
+    bare.silent.store(false, Ordering::SeqCst);
+    bare.kill.send_modify(|kills| *kills += 1);
+    eventually("a third time", async || (sent() == 3).then_some(())).await;
+    eventually("the first part", async || (said(&alice.get(&task).await) == ["a"]).then_some(()))
+        .await;
+    bare.kill.send_modify(|kills| *kills += 1);
+    let done = alice.reaches(&task, "TASK_STATE_COMPLETED").await;
+    assert_eq!(said(&done), ["a", "b"]);
+    let keys = bare.keys.lock().unwrap().clone();
+    assert_eq!(keys, vec![format!("{task}-0"); 3]);
+    alice.stop().await;
 }
 
 /// Nothing is polled for: the stream goes on where it was cut, also over a crash of the follower.
@@ -251,7 +296,7 @@ async fn a_stream_that_was_cut_is_followed_behind_the_last_event_that_was_heard(
         })
         .await;
         let alice = if crash { Server::start(alice.crash()).await } else { alice };
-        bare.kill.notify_one();
+        bare.kill.send_modify(|kills| *kills += 1);
         let done = alice.reaches(&task, "TASK_STATE_COMPLETED").await;
         assert_eq!(said(&done), ["a", "b"]);
         let asked = bare.asked.lock().unwrap().clone();

@@ -342,6 +342,75 @@ async fn a_stream_whose_connection_is_killed_goes_on_from_the_cursor() {
     server.stop().await;
 }
 
+/// A message that has a name is taken once, by whichever binding and life of the node its copies come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_one_name_is_taken_once_over_a_crash_too() {
+    let world = World::new();
+    let mut config = echo(&world, "tasks_max = 2", &bob(&world));
+    config.quic.listen = abhyasa::loopback::free_address().unwrap();
+    let server = Server::start(config).await;
+    let raw = dial(&world, &server).await;
+    let named = |message: Value, key: &str| {
+        asks("SendMessage", &json!({ "message": message }), &json!({ "idempotency-key": key }))
+    };
+    let take = async |raw: &Raw, line: &Value| {
+        let line = Call::ask(raw, line).await.only().await;
+        line["result"].get("task").unwrap_or_else(|| panic!("{line}")).clone()
+    };
+    let ask = message("m-1", &["?"], json!({ "ask": true }));
+    let asked = take(&raw, &named(ask.clone(), "k-1")).await;
+    assert_eq!(asked["status"]["state"], "TASK_STATE_INPUT_REQUIRED");
+    assert_eq!(take(&raw, &named(ask.clone(), "k-1")).await, asked);
+    let request = server.rpc("SendMessage", &json!({ "message": ask })).bearer_auth(TOKEN);
+    let request = request.header("idempotency-key", "k-1").send().await.unwrap();
+    assert_eq!(json_of(request).await["result"]["task"], asked);
+    // Many at once are one.
+    let mut copies = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let line = named(message("m-2", &["x"], json!({ "delay_ms": 50 })), "k-2");
+        let copy = Call::ask(&raw, &line).await;
+        copies.spawn(async { id_of(&copy.only().await["result"]["task"]) });
+    }
+    let ids = copies.join_all().await;
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    // The answer to a question, and then the same over a crash: by now the task has ended.
+    let mut answer = hello("m-3");
+    answer["taskId"] = asked["id"].clone();
+    let answered = take(&raw, &named(answer.clone(), "k-3")).await;
+    assert_eq!(answered["status"]["state"], "TASK_STATE_COMPLETED");
+    let server = Server::start(server.crash()).await;
+    let raw = dial(&world, &server).await;
+    assert_eq!(take(&raw, &named(answer.clone(), "k-3")).await, answered);
+    let mut stream = Call::ask(
+        &raw,
+        &asks(
+            "SendStreamingMessage",
+            &json!({ "message": answer }),
+            &json!({ "Idempotency-Key": "k-3" }),
+        ),
+    )
+    .await;
+    assert_eq!(shapes(&stream.rest().await), ["task COMPLETED"]);
+    assert_eq!(call(&raw, "ListTasks", json!({})).await["totalSize"], 2);
+    // What is no name, and what is that of another.
+    let refused = async |message: Value, key: &str| {
+        let line = format!("{}\n", named(message, key));
+        refused(&raw, line.as_bytes()).await["code"].clone()
+    };
+    assert_eq!(refused(hello("m"), "").await, -32602);
+    assert_eq!(refused(hello("m"), &"k".repeat(257)).await, -32602);
+    let mut other = hello("m");
+    other["taskId"] = json!(ids[0]);
+    assert_eq!(refused(other, "k-1").await, -32602);
+    // With its task a name is forgotten, and may be that of another message.
+    for key in ["k-4", "k-5"] {
+        take(&raw, &named(hello("m"), key)).await;
+    }
+    let anew = take(&raw, &named(hello("m-3"), "k-3")).await;
+    assert_ne!(anew["id"], answered["id"]);
+    server.stop().await;
+}
+
 /// Who hangs up ends the call, and not the task.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_canceled_leaves_its_task_and_frees_its_place() {

@@ -3,7 +3,8 @@
 //!
 //! The agent has task ids of its own; ours map to them. That a message is about to be sent is durable
 //! before it is. When the node goes down between that and the agent's first word, nobody knows
-//! whether the agent has it: the task fails and says so, since A2A has no way to ask.
+//! whether the agent has it: the task fails and says so, since A2A has no way to ask. Another node
+//! takes a message of a name once, so to it the message is sent again.
 
 mod agent;
 mod http;
@@ -116,6 +117,7 @@ impl Proxy {
         method: &str,
         mut params: Value,
         after: Option<u64>,
+        key: Option<String>,
     ) -> Result<Answers, Lost> {
         let Some(interface) = self.look().await.interface else {
             self.card().asked = None; // the next looks anew
@@ -125,13 +127,13 @@ impl Proxy {
             params.insert("tenant".to_owned(), interface.tenant.clone().into());
         }
         let extensions = &record.asked.extensions;
-        self.agent.ask(&interface, Ask { method, params, extensions, after }).await
+        self.agent.ask(&interface, Ask { method, params, extensions, after, key }).await
     }
 
     /// A call that is answered at once.
     async fn call(&self, record: &Record, method: &str, params: Value) -> Result<Value, Lost> {
         let answer = async {
-            let mut answers = self.ask(record, method, params, None).await?;
+            let mut answers = self.ask(record, method, params, None, None).await?;
             let said = answers.next().await?;
             said.ok_or_else(|| Lost::Broken("it said nothing".to_owned()))
         };
@@ -174,9 +176,11 @@ impl Proxy {
         let memory = Memory::of(&turn.record);
         let mut at = At { task: memory.task.clone(), event: turn.record.seen };
         let mut answered = memory.answered_in(turn.record.turn);
-        if !memory.is_sent(turn.record.turn) {
+        let is_sent = memory.is_sent(turn.record.turn);
+        let in_doubt = is_sent && (at.task.is_none() || answered.is_some());
+        if !is_sent || in_doubt && self.agent.is_node() {
             let interface = self.interface().await?;
-            if self.ended_meanwhile(turn, &mut at).await? {
+            if !is_sent && self.ended_meanwhile(turn, &mut at).await? {
                 return Ok(());
             }
             match self.give(turn, memory, interface.streams, &mut at).await? {
@@ -237,8 +241,13 @@ impl Proxy {
         for attempt in 0u32.. {
             match self.send(turn, method, params.clone(), at).await {
                 Ok(given) => return Ok(given),
-                // It has nothing of the message: the only case in which it is sent again.
+                // It has nothing of the message, or takes it once: the only cases in which it is sent again.
                 Err(Lost::Unreached(_)) if begun.elapsed() < self.silent_max => {
+                    pause(attempt).await;
+                }
+                Err(Lost::Broken(_))
+                    if self.agent.is_node() && begun.elapsed() < self.silent_max =>
+                {
                     pause(attempt).await;
                 }
                 Err(lost) => return Err(invalid(lost.text())),
@@ -255,14 +264,15 @@ impl Proxy {
         params: Value,
         at: &mut At,
     ) -> Result<Given, Lost> {
-        let mut answers = self.ask(&turn.record, method, params, None).await?;
+        let key = format!("{}-{}", turn.record.task.id, turn.record.turn);
+        let mut answers = self.ask(&turn.record, method, params, None, Some(key)).await?;
         let mut given = Given::Lost;
         loop {
             match answers.next().await {
                 Ok(Some(said)) => match self.take(turn, said, at).await {
                     Ok(true) => return Ok(Given::Over),
                     Ok(false) => given = Given::Heard,
-                    Err(fault) => return Err(Lost::Broken(fault.message().to_owned())),
+                    Err(fault) => return Err(Lost::Untaken(fault.message().to_owned())),
                 },
                 Ok(None) if at.task.is_none() => {
                     return Err(Lost::Broken("it said nothing".to_owned()));
@@ -270,6 +280,7 @@ impl Proxy {
                 Ok(None) => return Ok(given),
                 Err(lost @ Lost::Refused { .. }) => return Err(lost),
                 Err(lost) if at.task.is_none() => return Err(lost),
+                Err(lost) if given == Given::Lost && self.agent.is_node() => return Err(lost),
                 Err(_) => return Ok(given),
             }
         }
@@ -297,7 +308,7 @@ impl Proxy {
                 continue;
             };
             // Behind the last event that was heard nothing is missed, and nothing comes twice.
-            let after = at.event.filter(|_| streams && self.agent.numbers_events());
+            let after = at.event.filter(|_| streams && self.agent.is_node());
             if after.is_none() || answered.is_some() || in_doubt {
                 let Some(found) = self.find(turn, &task, &mut heard).await? else {
                     pause(attempt).await;
@@ -347,7 +358,8 @@ impl Proxy {
     ) -> Result<(Option<bool>, usize), Fault> {
         let params = json!({ "id": task });
         let mut words = 0;
-        let Ok(mut answers) = self.ask(&turn.record, "SubscribeToTask", params, after).await else {
+        let Ok(mut answers) = self.ask(&turn.record, "SubscribeToTask", params, after, None).await
+        else {
             return Ok((None, words));
         };
         loop {

@@ -22,6 +22,8 @@ pub(super) enum Lost {
     Unreached(String),
     /// The connection ended, or what came was no answer.
     Broken(String),
+    /// What it answered could not be kept.
+    Untaken(String),
     /// It answered with an error.
     Refused { code: i64, message: String },
 }
@@ -30,7 +32,9 @@ impl Lost {
     pub(super) fn text(self) -> String {
         match self {
             Self::Unreached(why) => format!("the agent cannot be reached: {why}"),
-            Self::Broken(why) => format!("the agent's answer was lost: {why}"),
+            Self::Broken(why) | Self::Untaken(why) => {
+                format!("the agent's answer was lost: {why}")
+            }
             Self::Refused { code, message } => format!("the agent refused ({code}): {message}"),
         }
     }
@@ -50,6 +54,8 @@ pub(super) struct Ask<'a> {
     pub(super) extensions: &'a [String],
     /// Number of the event to go on behind, where the agent numbers them.
     pub(super) after: Option<u64>,
+    /// What the message is named by, where the agent takes one of a name once.
+    pub(super) key: Option<String>,
 }
 
 /// One result, with the number of the event that it is if it has one.
@@ -110,8 +116,9 @@ impl Agent {
         }
     }
 
-    /// Whether its events have numbers to go on from.
-    pub(super) const fn numbers_events(&self) -> bool {
+    /// Whether it is another node: its events have numbers to go on from, and a message that it may
+    /// have is sent again without harm.
+    pub(super) const fn is_node(&self) -> bool {
         matches!(self, Self::Quic(_))
     }
 

@@ -80,6 +80,9 @@ impl HttpAgent {
         if !ask.extensions.is_empty() {
             request = request.header("a2a-extensions", ask.extensions.join(","));
         }
+        if let Some(key) = ask.key {
+            request = request.header("idempotency-key", key);
+        }
         // An answer begins before the work is done, or the agent counts as silent.
         match tokio::time::timeout(self.silent_max, request.send()).await {
             Ok(response) => Ok(Answers::of(self, response?)),

@@ -23,12 +23,8 @@ pub(crate) struct QuicAgent {
 
 impl QuicAgent {
     pub(super) async fn card(&self) -> Result<Value, Lost> {
-        let ask = Ask {
-            method: GET_CARD,
-            params: Value::Object(Map::new()),
-            extensions: &[],
-            after: None,
-        };
+        let params = Value::Object(Map::new());
+        let ask = Ask { method: GET_CARD, params, extensions: &[], after: None, key: None };
         match self.ask(ask).await?.next().await? {
             Some(said) => Ok(said.result),
             None => Err(Lost::Broken("it said nothing".to_owned())),
@@ -44,6 +40,9 @@ impl QuicAgent {
         parameters.insert("A2A-Extensions".to_owned(), extensions.join(",").into());
         if let Some(after) = ask.after {
             parameters.insert("Last-Event-ID".to_owned(), after.to_string().into());
+        }
+        if let Some(key) = ask.key {
+            parameters.insert("Idempotency-Key".to_owned(), key.into());
         }
         let line = json!({ "method": ask.method, "params": ask.params, PARAMETERS: parameters });
         let mut line = line.to_string().into_bytes();
