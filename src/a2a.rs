@@ -5,20 +5,24 @@
 //! is durable before it leaves, so a restart loses no task, no event and no notification.
 //!
 //! ```text
-//!  rpc, rest ──► operations ──► tasks ──► log: one commit, one sync ──► streams, webhooks, answers
-//!   (bytes)                       ▲                                     (read what is durable)
-//!                                 └── backend (echo, proxy), obligation: one turn at a time
+//!  rpc, quic ─► dispatch ─► operations ─► tasks ─► log: one commit, one sync ─► streams, webhooks, answers
+//!    rest ──────────────────────▲           ▲                                  (read what is durable)
+//!  (bytes)                                  └── backend (echo, proxy), obligation: one turn at a time
 //! ```
 
 mod backend;
 mod card;
+mod dispatch;
 mod fault;
 pub(crate) mod http;
 mod jobs;
+mod keys;
 mod log;
 mod obligation;
 mod operations;
+pub(crate) mod parameters;
 mod push;
+mod quic;
 mod reach;
 mod record;
 mod rest;
@@ -28,20 +32,23 @@ mod tasks;
 mod types;
 
 use crate::binding::http::HttpPeers;
+use crate::calls::Calls;
 use crate::clock::Clock;
 use crate::config::{A2aAgent, NodeConfig};
 use crate::driver::DriverError;
 use crate::gate::{Gate, Refusal, Wanted};
 use crate::store::SideStore;
-use backend::{Backend, Echo, Proxy, Turn, agent_says, fail};
+use backend::{Agent, Backend, Echo, Proxy, Turn, agent_says, fail};
 use fault::Fault;
 use jobs::{Jobs, Kind};
+use keys::Keys;
 use log::{Failing, Log};
 use obligation::Obligations;
 use proto::store::ReadError;
 use push::{Hooks, Push};
 use record::{Record, Work, peer_of};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tasks::{Live, Tasks};
@@ -102,16 +109,32 @@ fn ended(worked: Result<(), JoinError>) {
     }
 }
 
+/// What the rest of the node gives its A2A server.
+#[derive(Debug)]
+pub(crate) struct Around {
+    pub(crate) config: Arc<NodeConfig>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Who may give obligations.
+    pub(crate) peers: Arc<HttpPeers>,
+    /// Calls of other nodes.
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) gate: Arc<Gate>,
+    /// Where other nodes call us.
+    pub(crate) quic_address: SocketAddr,
+}
+
 /// The A2A server of a node.
 pub(crate) struct A2a {
     config: Arc<NodeConfig>,
     clock: Arc<dyn Clock>,
+    quic_address: SocketAddr,
     tasks: Tasks,
     push: Push,
     obligations: Obligations,
     backend: Arc<dyn Backend>,
     gate: Arc<Gate>,
     jobs: Arc<Jobs>,
+    keys: Keys,
     streams: Arc<Semaphore>,
     cards: card::Cards,
     failing: Failing,
@@ -128,14 +151,12 @@ impl A2a {
     /// The server of `agent` over the tasks in `store`. What an earlier life of the node left undone
     /// goes on once [`Self::run`] does. `failed` is told when it cannot go on.
     pub(crate) fn open(
-        config: Arc<NodeConfig>,
+        around: Around,
         agent: &A2aAgent,
         store: SideStore,
-        clock: Arc<dyn Clock>,
-        peers: Arc<HttpPeers>,
-        gate: Arc<Gate>,
         failed: oneshot::Sender<DriverError>,
     ) -> Result<Self, A2aError> {
+        let Around { config, clock, peers, calls, gate, quic_address } = around;
         let limits = &config.a2a;
         let hooks = Hooks::default();
         let failing = Failing::new(failed);
@@ -144,18 +165,25 @@ impl A2a {
         let jobs = Arc::new(Jobs::default());
         let (hooked, queue) = (hooks.clone(), jobs.clone());
         let tasks = Tasks::open(log, hooked, queue, clock.clone(), limits.clone())?;
-        let backend: Arc<dyn Backend> = match agent {
-            A2aAgent::Echo => Arc::new(Echo::new()),
-            A2aAgent::Http(url) => {
-                let silent_max = Duration::from_secs(limits.agent_silent_seconds_max);
-                Arc::new(Proxy::new(url.clone(), silent_max, limits.task_len_max)?)
+        let silent_max = Duration::from_secs(limits.agent_silent_seconds_max);
+        let agent = match agent {
+            A2aAgent::Echo => None,
+            A2aAgent::Http(url) => Some(Agent::http(url.clone(), silent_max, limits.task_len_max)?),
+            A2aAgent::Peer(peer) => {
+                Some(Agent::quic(calls, peer.clone(), silent_max, limits.task_len_max))
             }
+        };
+        let backend: Arc<dyn Backend> = match agent {
+            None => Arc::new(Echo::new()),
+            Some(agent) => Arc::new(Proxy::new(agent, silent_max)),
         };
         Ok(Self {
             push: Push::new(tasks.clone(), hooks, clock.clone(), limits.clone())?,
             obligations: Obligations::new(tasks.clone(), peers, clock.clone()),
             streams: Arc::new(Semaphore::new(limits.streams_max.min(Semaphore::MAX_PERMITS))),
             cards: card::Cards::default(),
+            keys: Keys::new(),
+            quic_address,
             config,
             clock,
             tasks,

@@ -10,13 +10,14 @@ use std::future::Future;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::watch::Receiver;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-/// Calls of one connection at a time; further ones wait at the one who asks.
-const CALLS_MAX: u32 = 256;
+/// Calls of one connection at a time; further ones wait at the one who asks. Beyond `a2a.running_max`:
+/// a node that gives its tasks to another has a call open for each, and short ones beside them.
+const CALLS_MAX: u32 = 2_048;
 /// How long who is told nothing more may take to acknowledge the last words, when the server stops.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_millis(500);
 /// Bytes read from a stream at a time.
@@ -218,6 +219,9 @@ pub(crate) enum LineError {
     /// The other side went away in the middle of one.
     #[error("the stream ended in a line")]
     Cut,
+    /// Too many are being read at a time.
+    #[error("there is no room for it")]
+    NoRoom,
     /// The stream or its connection is gone.
     #[error(transparent)]
     Lost(#[from] io::Error),
@@ -228,29 +232,27 @@ pub(crate) enum LineError {
 pub(crate) struct Lines<R> {
     read: BufReader<R>,
     len_max: usize,
+    room: Option<Arc<Semaphore>>,
+    held: Option<OwnedSemaphorePermit>,
 }
 
 impl<R: tokio::io::AsyncRead + Unpin> Lines<R> {
     /// Lines of at most `len_max` bytes.
     pub(crate) fn new(read: R, len_max: usize) -> Self {
-        Self { read: BufReader::with_capacity(READ_LEN, read), len_max }
+        let read = BufReader::with_capacity(READ_LEN, read);
+        Self { read, len_max, room: None, held: None }
+    }
+
+    /// The same, in room for bytes that others share: each byte of a line takes one of its permits.
+    pub(crate) fn within(read: R, len_max: usize, room: Arc<Semaphore>) -> Self {
+        Self { room: Some(room), ..Self::new(read, len_max) }
     }
 
     /// The next that is not empty, without its end. `None` at the end of the stream. What was read of
     /// a line is lost with this future.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, LineError> {
         loop {
-            let mut line = Vec::new();
-            let most = u64::try_from(self.len_max).unwrap_or(u64::MAX).saturating_add(1);
-            (&mut self.read).take(most).read_until(b'\n', &mut line).await?;
-            match line.pop() {
-                None => return Ok(None),
-                Some(b'\n') => {}
-                Some(_) if line.len() >= self.len_max => {
-                    return Err(LineError::TooLong { max: self.len_max });
-                }
-                Some(_) => return Err(LineError::Cut),
-            }
+            let Some(mut line) = self.any().await? else { return Ok(None) };
             if line.last() == Some(&b'\r') {
                 line.pop();
             }
@@ -260,9 +262,48 @@ impl<R: tokio::io::AsyncRead + Unpin> Lines<R> {
         }
     }
 
+    async fn any(&mut self) -> Result<Option<Vec<u8>>, LineError> {
+        let mut line = Vec::new();
+        loop {
+            let ready = self.read.fill_buf().await?;
+            if ready.is_empty() {
+                return if line.is_empty() { Ok(None) } else { Err(LineError::Cut) };
+            }
+            let end = ready.iter().position(|byte| *byte == b'\n');
+            let len = end.unwrap_or(ready.len());
+            if line.len() + len > self.len_max {
+                return Err(LineError::TooLong { max: self.len_max });
+            }
+            if let Some(room) = self.room.as_ref().filter(|_| len > 0) {
+                let wanted = u32::try_from(len).unwrap_or(u32::MAX);
+                let more = room.clone().try_acquire_many_owned(wanted);
+                let more = more.map_err(|_| LineError::NoRoom)?;
+                match &mut self.held {
+                    Some(held) => held.merge(more),
+                    None => self.held = Some(more),
+                }
+            }
+            line.extend_from_slice(ready.get(..len).unwrap_or_default());
+            self.read.consume(len + usize::from(end.is_some()));
+            if end.is_some() {
+                return Ok(Some(line));
+            }
+        }
+    }
+
+    /// The room of the lines so far, for whoever keeps them.
+    pub(crate) const fn room(&mut self) -> Option<OwnedSemaphorePermit> {
+        self.held.take()
+    }
+
     /// What comes after the lines that were read.
     pub(crate) fn into_inner(self) -> BufReader<R> {
         self.read
+    }
+
+    /// Where they come from.
+    pub(crate) fn source(&mut self) -> &mut R {
+        self.read.get_mut()
     }
 }
 
@@ -300,5 +341,19 @@ mod tests {
         assert!(matches!(error, Some(LineError::TooLong { max: 4 })) && found == ["{}"]);
         let (found, error) = read(b"{}\n{\"half", 40).await;
         assert!(matches!(error, Some(LineError::Cut)) && found == ["{}"]);
+    }
+
+    #[tokio::test]
+    async fn bd1_lines_of_all_streams_share_their_room() {
+        let room = Arc::new(Semaphore::new(10));
+        let mut first = Lines::within(&b"123456\n"[..], 40, room.clone());
+        assert_eq!(first.next().await.unwrap().unwrap(), b"123456");
+        let mut second = Lines::within(&b"12345\n"[..], 40, room.clone());
+        assert!(matches!(second.next().await, Err(LineError::NoRoom)));
+        drop(first.room());
+        let mut third = Lines::within(&b"1234567890\n"[..], 40, room.clone());
+        assert_eq!(third.next().await.unwrap().unwrap().len(), 10);
+        drop(third);
+        assert_eq!(room.available_permits(), 10);
     }
 }

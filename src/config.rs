@@ -171,6 +171,13 @@ impl File {
             *path = base.join(&*path);
         }
         let peers = peers::check(self.peers, &self.node.id, &self.rates, base)?;
+        if let Some(A2aAgent::Peer(id)) = &self.a2a.agent
+            && !peers.iter().any(|peer| peer.id == *id && peer.address.is_some())
+        {
+            let what = format!("agent is {id}, which is no peer with an address");
+            let fix = "use \"echo\", a URL, or the id of a [[peers]] table that has an address";
+            return Err(Fault::new(["a2a", "agent"], what, fix));
+        }
         let listed = peers.iter().map(|peer| peer.id.clone()).collect();
         Ok(NodeConfig {
             mcp_servers: mcp_servers::check(self.mcp_servers, &listed, base)?,

@@ -3,12 +3,12 @@
 //! What is outside can be replaced: the UDP socket and runtime, the clock, the store and the seed
 //! are given to [`Builder`]; production passes the real ones.
 
-use crate::a2a::{A2a, A2aError};
+use crate::a2a::{A2a, A2aError, Around};
 use crate::api::h3::EXCESSIVE_LOAD;
-use crate::binding::http::{HttpPeer, HttpPeers};
+use crate::binding::http::HttpPeers;
 use crate::binding::quic::Context;
 use crate::bridge::Bridge;
-use crate::calls::{self, Calls, Serving};
+use crate::calls::{Calls, Code, Serving};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, HandlerConfig, NodeConfig};
 use crate::driver::{Batching, Call, Driver, DriverError, Shared};
@@ -41,6 +41,9 @@ pub use handle::{NodeError, NodeHandle, PeerStatus, PendingView};
 
 /// Cores from which on the driver gets a thread of its own.
 pub const OWN_THREAD_CORES: usize = 4;
+
+/// How long calls in progress may take to end once the node stops.
+const CALLS_END_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Worker threads a node's runtime does best with: one on a small machine, where a thread switch
 /// costs more than a second worker brings.
@@ -224,9 +227,15 @@ impl Builder {
             doors.push(door);
             http3 = Some(incoming);
         }
+        let mut a2a_calls = None;
+        if config.a2a.agent.is_some() {
+            let (door, incoming) = Door::new(tls::ALPN_A2A, Code::Overloaded.into());
+            doors.push(door);
+            a2a_calls = Some(incoming);
+        }
         let mut mcp_calls = None;
         if config.mcp.enabled || !config.mcp_servers.is_empty() {
-            let (door, incoming) = Door::new(tls::ALPN_MCP, calls::Code::Overloaded.into());
+            let (door, incoming) = Door::new(tls::ALPN_MCP, Code::Overloaded.into());
             doors.push(door);
             mcp_calls = Some(incoming);
         }
@@ -304,42 +313,48 @@ impl Builder {
             .iter()
             .filter_map(|peer| Some((peer.id.clone(), peer.address.as_ref()?.as_str().to_owned())));
         let peer_calls = Arc::new(Calls::new(dial, addresses.collect()));
-        let mut http = HttpPeers::new();
+        let (me, queue_max) = (config.id.clone(), config.quic.send_queue_bytes_max);
+        let mut http = HttpPeers::new(me, router.clone(), calls.clone(), queue_max);
         for peer in &config.peers {
             if let Some(address) = &peer.address {
                 tasks.spawn(dialer.clone().maintain(peer.id.clone(), address.as_str().to_owned()));
             }
             let endpoint = peer.obligation_endpoint.is_some() || peer.agent_card.is_some();
-            // Over HTTP/3, or beside an MCP call, a peer needs no token to give us its own.
-            let by_call = config.api.http3 || !config.mcp_servers.is_empty();
-            if peer.http_token_file.is_some() || endpoint || by_call {
-                let started = HttpPeer::start(
-                    config.id.clone(),
-                    peer,
-                    &router,
-                    calls.clone(),
-                    config.quic.send_queue_bytes_max,
-                );
-                http.insert(peer.id.clone(), started.await.map_err(HandlerError::from)?);
+            // Over HTTP/3 a peer needs no token to give us its own; in other calls it may.
+            if peer.http_token_file.is_some() || endpoint || config.api.http3 {
+                http.begin(peer).await.map_err(HandlerError::from)?;
+            } else {
+                http.expect(peer);
             }
         }
         let config = Arc::new(config);
         let http = Arc::new(http);
         let gate = Arc::new(Gate::new(&config, storage.clone(), router.governed.subscribe()));
         let (stop, stopping) = watch::channel(false);
+        let mut servers = JoinSet::new();
         let (a2a, a2a_failed) = match &config.a2a.agent {
             None => (None, None),
             Some(agent) => {
                 let store = storage.side()?.ok_or(A2aError::NoPlace)?;
-                let (config, clock, peers) = (config.clone(), clock.clone(), http.clone());
+                let around = Around {
+                    config: config.clone(),
+                    clock: clock.clone(),
+                    peers: http.clone(),
+                    calls: peer_calls,
+                    gate: gate.clone(),
+                    quic_address,
+                };
                 let (failing, failed) = oneshot::channel();
-                let gate = gate.clone();
-                let a2a = A2a::open(config, agent, store, clock, peers, gate, failing)?;
-                (Some(Arc::new(a2a)), Some(failed))
+                (Some(Arc::new(A2a::open(around, agent, store, failing)?)), Some(failed))
             }
         };
         if let Some(a2a) = &a2a {
             tasks.spawn(a2a.clone().run());
+            if let Some(incoming) = a2a_calls {
+                let per_peer_max = config.quic.connections_per_peer_max;
+                let serving = Serving { per_peer_max, stop: stopping.clone() };
+                servers.spawn(a2a.clone().serve_quic(serving, incoming));
+            }
         }
         let handle = NodeHandle {
             calls,
@@ -359,9 +374,9 @@ impl Builder {
             let per_peer_max = handle.config.quic.connections_per_peer_max;
             let serving = Serving { per_peer_max, stop: stopping };
             let serve = move |peer, send, recv| bridge.clone().serve(peer, send, recv);
-            tasks.spawn(serving.calls(incoming, serve));
+            servers.spawn(serving.calls(incoming, serve));
         }
-        Ok(Node { handle, endpoint, tasks, ended, a2a_failed, stop })
+        Ok(Node { handle, endpoint, tasks, servers, stop, ended, a2a_failed })
     }
 }
 
@@ -508,10 +523,11 @@ pub struct Node {
     handle: NodeHandle,
     endpoint: quinn::Endpoint,
     tasks: JoinSet<()>,
+    /// Servers of calls, which end by themselves once `stop` says so.
+    servers: JoinSet<()>,
+    stop: watch::Sender<bool>,
     ended: oneshot::Receiver<Result<(), DriverError>>,
     a2a_failed: Option<oneshot::Receiver<DriverError>>,
-    /// Tells what serves calls that the node stops.
-    stop: watch::Sender<bool>,
 }
 
 impl Node {
@@ -542,11 +558,14 @@ impl Node {
     /// # Errors
     /// [`DriverError`] if the last commit failed.
     pub async fn stop(self) -> Result<(), DriverError> {
-        let Self { handle, endpoint, mut tasks, ended, stop, .. } = self;
-        let _ = stop.send(true);
+        let Self { handle, endpoint, mut tasks, mut servers, stop, ended, .. } = self;
+        stop.send_replace(true);
         handle.shared.stopping.store(true, Ordering::SeqCst);
         let _ = handle.calls.send(Call::Stop).await;
         let result = if ended.is_terminated() { Ok(()) } else { ended.await.unwrap_or(Ok(())) };
+        // Calls that are being answered have their answers first.
+        let served = async { while servers.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(CALLS_END_TIME_MAX, served).await;
         endpoint.close(0u32.into(), b"stopping");
         // Let the close frames go out; peers would notice anyway, later.
         let _ = tokio::time::timeout(Duration::from_millis(500), endpoint.wait_idle()).await;

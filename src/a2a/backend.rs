@@ -5,7 +5,7 @@ mod echo;
 mod proxy;
 
 pub(crate) use echo::Echo;
-pub(crate) use proxy::Proxy;
+pub(crate) use proxy::{Agent, Proxy};
 
 use super::fault::Fault;
 use super::record::{Edit, Record, Work};
@@ -90,6 +90,11 @@ impl Turn {
             Ok(())
         };
         self.tasks.change(&self.live, change).await
+    }
+
+    /// Returns when a later message has taken the place of this one's: the turn is over.
+    pub(crate) async fn superseded(&self) {
+        self.live.turned(self.record.turn).await;
     }
 
     /// A message of the agent.

@@ -3,6 +3,7 @@
 
 use super::A2a;
 use super::obligation::URI;
+use super::quic::BINDING;
 use axum::http::HeaderMap;
 use axum::http::StatusCode;
 use axum::http::header::{
@@ -47,11 +48,25 @@ impl A2a {
         base
     }
 
+    /// Where peers call us over native QUIC.
+    fn quic_url(&self) -> String {
+        let port = self.quic_address.port();
+        match self.config.a2a.public_url.as_ref().and_then(|url| url.url().host_str()) {
+            Some(host) => format!("quic://{host}:{port}"),
+            None => format!("quic://{}", self.quic_address),
+        }
+    }
+
     /// What we can do for `peer`, or for anybody.
     pub(crate) async fn card(&self, peer: Option<&AgentId>) -> Value {
         let profile = self.backend.profile().await;
         let base = self.base();
-        let interface = |path: &str, binding: &str| json!({ "url": format!("{base}{path}"), "protocolBinding": binding, "protocolVersion": "1.0" });
+        let interface = |url: String, binding: &str| json!({ "url": url, "protocolBinding": binding, "protocolVersion": "1.0" });
+        let interfaces = [
+            interface(format!("{base}a2a"), "JSONRPC"),
+            interface(format!("{base}a2a/rest"), "HTTP+JSON"),
+            interface(self.quic_url(), BINDING),
+        ];
         let mut extensions = vec![json!({
             "uri": URI,
             "description": "Obligations under custody: each ends applied, declined or escalated, and is never silently lost.",
@@ -66,12 +81,17 @@ impl A2a {
             "name": self.config.a2a.name,
             "description": self.config.a2a.description,
             "version": env!("CARGO_PKG_VERSION"),
-            "supportedInterfaces": [interface("a2a", "JSONRPC"), interface("a2a/rest", "HTTP+JSON")],
+            "supportedInterfaces": interfaces,
             "capabilities": {
                 "streaming": true, "pushNotifications": true, "extendedAgentCard": true,
                 "extensions": extensions
             },
-            "securitySchemes": { "bearer": { "httpAuthSecurityScheme": { "scheme": "Bearer" } } },
+            "securitySchemes": {
+                "bearer": { "httpAuthSecurityScheme": { "scheme": "Bearer" } },
+                "certificate": { "mtlsSecurityScheme": {
+                    "description": "The certificate of a peer of this node, over QUIC."
+                } }
+            },
             "defaultInputModes": modes(&profile.input_modes),
             "defaultOutputModes": modes(&profile.output_modes),
             "skills": profile.skills
@@ -79,8 +99,9 @@ impl A2a {
         // On a loopback address without a token, who is on this machine needs none.
         let open = self.config.api.is_loopback() && self.config.api.token_file.is_none();
         if let (false, Some(card)) = (open, card.as_object_mut()) {
-            let bearer = json!([{ "schemes": { "bearer": { "list": [] } } }]);
-            card.insert("securityRequirements".to_owned(), bearer);
+            let either = ["bearer", "certificate"]
+                .map(|scheme| json!({ "schemes": { scheme: { "list": [] } } }));
+            card.insert("securityRequirements".to_owned(), json!(either));
         }
         card
     }

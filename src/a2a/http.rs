@@ -5,7 +5,7 @@ use super::A2a;
 use super::fault::{Fault, Kind};
 use super::operations::Caller;
 use super::stream::Events;
-use super::{rest, rpc};
+use super::{parameters, rest, rpc};
 use crate::api::Auth;
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -23,15 +23,10 @@ use tokio::sync::mpsc;
 use tokio::sync::watch::Receiver;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Versions of A2A that are spoken, each without its patch number (A2A §3.6).
-const VERSION: &str = "1.0";
-/// The version of a client that names none (A2A §3.6.2).
-const VERSION_UNNAMED: &str = "0.3";
 pub(crate) const A2A_VERSION: HeaderName = HeaderName::from_static("a2a-version");
 pub(crate) const A2A_EXTENSIONS: HeaderName = HeaderName::from_static("a2a-extensions");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Extensions that a call may name; further ones are not looked at.
-const EXTENSIONS_MAX: usize = 64;
 /// How long a body may take from its first byte to its last.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 /// Events ready for one client and not yet taken; behind them the disk has the rest.
@@ -67,14 +62,6 @@ async fn card(State(surface): State<Surface>, headers: HeaderMap) -> Response {
     surface.a2a.card_response(&headers).await
 }
 
-/// Whether a version is ours, whatever its patch number.
-pub(crate) fn is_our_version(text: &str) -> bool {
-    text == VERSION
-        || text.strip_prefix(VERSION).and_then(|patch| patch.strip_prefix('.')).is_some_and(
-            |patch| !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()),
-        )
-}
-
 /// The values of a query parameter.
 pub(crate) fn query(uri: &Uri) -> Vec<(String, String)> {
     axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
@@ -93,34 +80,22 @@ impl Surface {
             };
             Fault::new(kind, error.message())
         })?;
-        let text = |value: &HeaderValue| value.to_str().unwrap_or_default().to_owned();
-        let extensions = headers
-            .get_all(A2A_EXTENSIONS)
-            .iter()
-            .map(text)
-            .flat_map(|list| list.split(',').map(|uri| uri.trim().to_owned()).collect::<Vec<_>>())
-            .filter(|uri| !uri.is_empty())
-            .take(EXTENSIONS_MAX)
-            .collect();
-        let last_event = headers.get(LAST_EVENT_ID).and_then(|value| text(value).parse().ok());
-        Ok(Caller { peer, extensions, last_event })
+        let lists = headers.get_all(A2A_EXTENSIONS).iter().filter_map(|list| list.to_str().ok());
+        let extensions = parameters::extensions(lists);
+        let last_event = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok());
+        let last_event = last_event.and_then(|text| text.parse().ok());
+        let key = headers.get(IDEMPOTENCY_KEY).and_then(|value| value.to_str().ok());
+        Ok(Caller { peer, extensions, last_event, key: key.map(str::to_owned) })
     }
 
-    /// Refuses versions that are not ours (A2A §3.6.2), in a header or a query parameter.
+    /// Refuses versions that are not ours, in a header or a query parameter.
     pub(crate) fn check_version(&self, parts: &Parts) -> Result<(), Fault> {
-        let (headers, uri) = (&parts.headers, &parts.uri);
-        let named = headers.get(A2A_VERSION).map(|value| value.to_str().unwrap_or("?").to_owned());
-        let named = named.or_else(|| {
-            let mut pairs = query(uri).into_iter();
+        let named = parts.headers.get(A2A_VERSION);
+        let named = named.map(|value| value.to_str().unwrap_or("?").to_owned()).or_else(|| {
+            let mut pairs = query(&parts.uri).into_iter();
             pairs.find(|(name, _)| name.eq_ignore_ascii_case("a2a-version")).map(|(_, value)| value)
         });
-        let version = named.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        let version = version.unwrap_or_else(|| VERSION_UNNAMED.to_owned());
-        if is_our_version(&version) {
-            return Ok(());
-        }
-        let what = format!("A2A {version} is not spoken here; A2A-Version: {VERSION} is");
-        Err(Fault::new(Kind::VersionNotSupported, what).with("supportedVersions", VERSION))
+        parameters::check_version(named.as_deref())
     }
 
     /// A body within the limits.
@@ -240,19 +215,4 @@ pub(crate) fn fault_headers(fault: &Fault, response: &mut Response) {
 pub(crate) fn media_type(headers: &HeaderMap) -> Option<&str> {
     let text = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     text.split(';').next().map(str::trim)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_version_is_ours_whatever_its_patch() {
-        for ours in ["1.0", "1.0.0", "1.0.17"] {
-            assert!(is_our_version(ours), "{ours}");
-        }
-        for other in ["", "0.3", "1", "1.1", "1.00", "1.0.", "1.0.x", "11.0", "2.0"] {
-            assert!(!is_our_version(other), "{other}");
-        }
-    }
 }

@@ -115,8 +115,11 @@ impl Obligations {
                 return Err(Fault::params(format!("message.metadata[{URI}].obligation_id"), what));
             }
         }
-        let Some(http) = self.peers.get(peer) else {
-            return Err(Fault::new(Kind::PermissionDenied, "not a peer of the HTTP binding"));
+        let Some(http) = self.peers.of(peer).await else {
+            return Err(Fault::new(
+                Kind::PermissionDenied,
+                "not a peer that may have obligations here",
+            ));
         };
         let carried = Carried { peer: peer.clone(), obligation: value, digest };
         let mut draft = self.tasks.draft(scope, &message.context_id).await?;
@@ -160,7 +163,7 @@ impl Obligations {
         let record = self.tasks.record(live)?;
         let Some(carried) = &record.carried else { return Ok(()) };
         let (Some(http), Ok(obligation)) = (
-            self.peers.get(&carried.peer),
+            self.peers.of(&carried.peer).await,
             serde_json::from_value::<Obligation>(carried.obligation.clone()),
         ) else {
             return self.give_up(live, "its issuer is no peer of this node any more").await;

@@ -1,6 +1,7 @@
 //! The eleven operations of A2A (§3.1), whatever binding they come by.
 
 use super::fault::{Fault, Kind};
+use super::keys::Claim;
 use super::obligation;
 use super::record::{Asked, Edit, Record, Work, json};
 use super::stream::{Events, Start};
@@ -40,6 +41,8 @@ pub(crate) struct Caller {
     pub(crate) extensions: Vec<String>,
     /// Number of the last event the client has seen, in `Last-Event-ID`.
     pub(crate) last_event: Option<u64>,
+    /// What the client names its message by, in `Idempotency-Key`.
+    pub(crate) key: Option<String>,
 }
 
 impl Caller {
@@ -200,9 +203,20 @@ impl A2a {
         if carried.is_none() {
             self.pass(caller, &message)?;
         }
+        // Copies of an obligation have its id.
+        let keyed = match caller.key.as_deref().filter(|_| carried.is_none()) {
+            None => None,
+            Some(key) => match self.keys.claim(&self.tasks, &scope, key, &message.task_id).await? {
+                Claim::Taken(record) => return Ok(*record),
+                Claim::Free(keyed) => Some(keyed),
+            },
+        };
         let with_webhook = |edit: &mut Edit| {
             if let Some(webhook) = webhook {
                 webhook(edit);
+            }
+            if let Some(keyed) = keyed {
+                keyed.note(edit);
             }
         };
         if !message.task_id.is_empty() {
@@ -604,6 +618,7 @@ mod tests {
             peer: peer.map(|name| AgentId::new(name).unwrap()),
             extensions: Vec::new(),
             last_event: None,
+            key: None,
         };
         let scopes = [
             caller(None).scope("").unwrap(),

@@ -83,8 +83,14 @@ pub(crate) struct Record {
     /// What the agent's backend wants to know after a restart.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(crate) memory: Value,
+    /// Number of the last event of the agent's own that is in it, where the agent numbers them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seen: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) carried: Option<Carried>,
+    /// Keys of messages in it that their client named, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) keys: Vec<String>,
 }
 
 /// What lists and restarts need to know of a task.
@@ -108,6 +114,15 @@ impl Record {
 
     pub(crate) const fn state(&self) -> TaskState {
         self.task.status.state
+    }
+
+    /// Names it can be found by, beside its id.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let obligation = self.carried.as_ref().and_then(|carried| {
+            let id = carried.obligation.get("obligation_id")?;
+            id.as_str().map(str::to_owned)
+        });
+        obligation.into_iter().chain(self.keys.iter().map(|key| named_by(key))).collect()
     }
 }
 
@@ -192,6 +207,11 @@ pub(crate) fn event_value(event: &StreamResponse) -> Vec<u8> {
 /// JSON of our own records, which have no maps with other keys than strings.
 pub(crate) fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// What a key is in the place of an obligation's id, which has no control characters.
+pub(crate) fn named_by(key: &str) -> String {
+    format!("\u{1}{key}")
 }
 
 /// Done after a commit.

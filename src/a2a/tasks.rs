@@ -34,15 +34,18 @@ pub(crate) struct Live {
     lock: Arc<tokio::sync::Mutex<()>>,
     /// Number of the last durable event.
     told: watch::Sender<u64>,
+    /// Number of its work, as of the last durable change.
+    turn: watch::Sender<u64>,
     /// Set when the work on it is to stop.
     stop: watch::Sender<bool>,
 }
 
 impl Live {
-    fn new(id: String, events: u64) -> Self {
+    fn new(record: &Record) -> Self {
         Self {
-            id,
-            told: watch::Sender::new(events),
+            id: record.task.id.clone(),
+            told: watch::Sender::new(record.events),
+            turn: watch::Sender::new(record.turn),
             stop: watch::Sender::new(false),
             lock: Arc::default(),
         }
@@ -51,6 +54,12 @@ impl Live {
     /// Tells of events as they become durable; closed after the last.
     pub(crate) fn told(&self) -> watch::Receiver<u64> {
         self.told.subscribe()
+    }
+
+    /// Returns when its work is that of a later number.
+    pub(crate) async fn turned(&self, from: u64) {
+        // We hold the sender, so it cannot be closed.
+        let _ = self.turn.subscribe().wait_for(|turn| *turn > from).await;
     }
 
     /// Ends the work on it.
@@ -244,7 +253,7 @@ impl Tasks {
                     }
                     let caller = caller_of(&brief.scope).to_owned();
                     *index.going_on.entry(caller).or_default() += 1;
-                    index.live.insert(id.clone(), Arc::new(Live::new(id.clone(), record.events)));
+                    index.live.insert(id.clone(), Arc::new(Live::new(&record)));
                 }
                 index.put(&id, brief);
             }
@@ -297,7 +306,7 @@ impl Tasks {
         record.ok_or_else(|| Fault::no_task(id))
     }
 
-    /// The task of an obligation, if there was one.
+    /// The task of an obligation or of a key, if there was one.
     pub(crate) fn of_obligation(
         &self,
         scope: &str,
@@ -368,7 +377,7 @@ impl Tasks {
                 let mut index = inner.index();
                 index.put(&id, begun.brief());
                 if beginning.begun {
-                    index.live.insert(id.clone(), Arc::new(Live::new(id.clone(), begun.events)));
+                    index.live.insert(id.clone(), Arc::new(Live::new(&begun)));
                 }
             }
             then.into_iter().for_each(|then| then());
@@ -426,7 +435,7 @@ impl Tasks {
         let (record, writes, then) =
             change.finish(self.limits.task_len_max, self.limits.events_max)?;
         let place = self.inner.log.place(writes).await?;
-        let (inner, told) = (self.inner.clone(), live.told.clone());
+        let (inner, told, now) = (self.inner.clone(), live.told.clone(), live.turn.clone());
         let ticket = place.commit(move || {
             let id = &record.task.id;
             {
@@ -442,6 +451,7 @@ impl Tasks {
             if let Some(kind) = record.work.kind().filter(|_| record.turn != turn) {
                 inner.jobs.push(kind, id.clone());
             }
+            now.send_replace(record.turn);
             told.send_replace(record.events);
             inner.hooks.wake(id);
         });
@@ -546,11 +556,9 @@ impl Tasks {
                     writes.extend(page.into_iter().map(|(key, _)| gone(table, key)));
                 }
             }
-            if let Some(record) = read(self.disk(), id)?
-                && let Some(carried) = &record.carried
-                && let Some(name) = carried.obligation.get("obligation_id").and_then(|v| v.as_str())
-            {
-                let key = obligation_key(&record.scope, name);
+            let record = read(self.disk(), id)?.unwrap_or_default();
+            for name in record.names() {
+                let key = obligation_key(&record.scope, &name);
                 // A later task may carry the same obligation.
                 if self.disk().get(SideTable::TaskObligation, &key)?.as_deref()
                     == Some(id.as_bytes())

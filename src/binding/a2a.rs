@@ -119,7 +119,7 @@ fn read_card(card: &Value, at: &Url) -> Result<Url, &'static str> {
             && interface
                 .get("protocolVersion")
                 .and_then(Value::as_str)
-                .is_some_and(crate::a2a::http::is_our_version)
+                .is_some_and(crate::a2a::parameters::is_our_version)
     };
     let url = interfaces.iter().find(ours).and_then(|interface| interface.get("url"));
     let url = url.and_then(Value::as_str).and_then(|url| Url::parse(url).ok());

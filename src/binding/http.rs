@@ -18,7 +18,7 @@ use proto::step::SessionId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, broadcast, mpsc, oneshot};
+use tokio::sync::{OnceCell, Semaphore, broadcast, mpsc, oneshot};
 
 /// How long a POST waits for its ack before it is answered 202.
 const ACK_WAIT: Duration = Duration::from_secs(2);
@@ -360,5 +360,63 @@ fn heard(said: Said, session: SessionId, reference: u64, obligation: &Obligation
     }
 }
 
-/// HTTP peers by id.
-pub(crate) type HttpPeers = HashMap<AgentId, Arc<HttpPeer>>;
+/// The standing sessions of peers. Those of the HTTP binding begin with the node; another when its peer
+/// first gives us an obligation in a call of its own.
+#[derive(Debug)]
+pub(crate) struct HttpPeers {
+    me: AgentId,
+    router: Arc<Router>,
+    calls: mpsc::Sender<Call>,
+    queue_bytes_max: usize,
+    begun: HashMap<AgentId, Arc<HttpPeer>>,
+    others: HashMap<AgentId, (PeerConfig, OnceCell<Arc<HttpPeer>>)>,
+}
+
+impl HttpPeers {
+    pub(crate) fn new(
+        me: AgentId,
+        router: Arc<Router>,
+        calls: mpsc::Sender<Call>,
+        queue_bytes_max: usize,
+    ) -> Self {
+        let (begun, others) = (HashMap::new(), HashMap::new());
+        Self { me, router, calls, queue_bytes_max, begun, others }
+    }
+
+    async fn start(&self, peer: &PeerConfig) -> Result<Arc<HttpPeer>, reqwest::Error> {
+        let (me, calls) = (self.me.clone(), self.calls.clone());
+        HttpPeer::start(me, peer, &self.router, calls, self.queue_bytes_max).await
+    }
+
+    /// Begins the session of a peer of the HTTP binding.
+    pub(crate) async fn begin(&mut self, peer: &PeerConfig) -> Result<(), reqwest::Error> {
+        let begun = self.start(peer).await?;
+        self.begun.insert(peer.id.clone(), begun);
+        Ok(())
+    }
+
+    /// One that may need a session later.
+    pub(crate) fn expect(&mut self, peer: &PeerConfig) {
+        self.others.insert(peer.id.clone(), (peer.clone(), OnceCell::new()));
+    }
+
+    /// The session of a peer of the HTTP binding.
+    pub(crate) fn get(&self, peer: &AgentId) -> Option<&Arc<HttpPeer>> {
+        self.begun.get(peer)
+    }
+
+    /// The session of any peer that may have one, begun if it is not.
+    pub(crate) async fn of(&self, peer: &AgentId) -> Option<&Arc<HttpPeer>> {
+        if let Some(begun) = self.begun.get(peer) {
+            return Some(begun);
+        }
+        let (config, session) = self.others.get(peer)?;
+        match session.get_or_try_init(|| self.start(config)).await {
+            Ok(begun) => Some(begun),
+            Err(error) => {
+                tracing::error!(%peer, %error, "no session for its obligations");
+                None
+            }
+        }
+    }
+}

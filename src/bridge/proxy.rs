@@ -74,7 +74,7 @@ where
                     return Err(io::ErrorKind::InvalidData.into());
                 }
                 Some(Err(LineError::Lost(error))) => return Err(error),
-                Some(Err(LineError::Cut)) | None => break,
+                Some(Err(LineError::Cut | LineError::NoRoom)) | None => break,
             },
         }
     }

@@ -433,7 +433,7 @@ impl Bridge {
         let obligation: Obligation = serde_json::from_value(whole_numbers(envelope))
             .map_err(|error| format!("params._meta[{OBLIGATION_KEY}] is no obligation: {error}"))?;
         let stopping = || "the node is stopping".to_owned();
-        let http = self.node.http_peers().get(peer).ok_or_else(stopping)?;
+        let http = self.node.http_peers().of(peer).await.ok_or_else(stopping)?;
         let answer = http.begin(&obligation).await.ok_or_else(stopping)?;
         match tokio::time::timeout(ACK_TIME_MAX, answer).await {
             Ok(Ok(OfferReply::Ack(ack))) => Ok(serde_json::to_value(ack).ok()),

@@ -1,5 +1,6 @@
 //! Addresses and URLs, checked when they are read.
 
+use proto::id::AgentId;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,6 +18,11 @@ pub enum AddressError {
         "{0:?} is no URL we can call: http:// or https://, a host, and no user name or password in it"
     )]
     Url(String),
+    /// No agent.
+    #[error(
+        "{0:?} is no agent: \"echo\", an http:// or https:// URL, or the id of a peer, such as spiffe://example.org/agent/b"
+    )]
+    Agent(String),
 }
 
 /// Where a peer can be reached: a host name or address and a port that is not 0.
@@ -135,12 +141,20 @@ pub enum A2aAgent {
     Echo,
     /// An A2A agent whose card is at `/.well-known/agent-card.json` below this URL.
     Http(HttpUrl),
+    /// The agent behind this peer's node, called over QUIC.
+    Peer(AgentId),
 }
 
 impl TryFrom<String> for A2aAgent {
     type Error = AddressError;
     fn try_from(text: String) -> Result<Self, AddressError> {
-        if text == "echo" { Ok(Self::Echo) } else { HttpUrl::try_from(text).map(Self::Http) }
+        if text == "echo" {
+            return Ok(Self::Echo);
+        }
+        if ["http:", "https:"].iter().any(|scheme| text.starts_with(scheme)) {
+            return HttpUrl::try_from(text).map(Self::Http);
+        }
+        AgentId::new(&text).map(Self::Peer).map_err(|_| AddressError::Agent(text))
     }
 }
 
@@ -149,6 +163,7 @@ impl From<A2aAgent> for String {
         match agent {
             A2aAgent::Echo => "echo".into(),
             A2aAgent::Http(url) => url.into(),
+            A2aAgent::Peer(id) => id.into(),
         }
     }
 }
@@ -176,6 +191,24 @@ mod tests {
         ] {
             assert_eq!(bad.parse::<HostPort>(), Err(AddressError::HostPort(bad.into())));
         }
+    }
+
+    #[test]
+    fn an_agent_is_ours_at_a_url_or_behind_a_peer() {
+        let agent = |text: &str| A2aAgent::try_from(text.to_owned());
+        for (text, url, peer) in [
+            ("echo", false, false),
+            ("https://agent.example.org/a", true, false),
+            ("spiffe://example.org/agent/b", false, true),
+            ("b.example.org", false, true),
+        ] {
+            let read = agent(text).unwrap();
+            let found = (matches!(read, A2aAgent::Http(_)), matches!(read, A2aAgent::Peer(_)));
+            assert_eq!(found, (url, peer), "{text}");
+            assert_eq!(String::from(read), text);
+        }
+        assert_eq!(agent("http://"), Err(AddressError::Url("http://".into())));
+        assert_eq!(agent(" "), Err(AddressError::Agent(" ".into())));
     }
 
     #[test]

@@ -170,7 +170,8 @@ section! {
     /// node, and give it obligations inside of their messages. Off without an agent.
     A2aConfig "a2a" {
         /// Who does the work: "echo" is a small agent of our own, to try things out; a URL is where
-        /// your agent serves its /.well-known/agent-card.json.
+        /// your agent serves its /.well-known/agent-card.json; the id of a peer with an address is the
+        /// agent behind that peer's node, called over QUIC.
         agent: Option<A2aAgent> = None;
         /// Name on the agent card.
         name: String = "abhyasa node".into();

@@ -159,6 +159,7 @@ fn settings_that_contradict_each_other_are_refused() {
         ("[quic]\nconnections_max = 2", 3, "connections_per_peer_max is 4"),
         ("[custody]\npending_max = 5", 3, "pending_per_peer_max is 2000000"),
         ("[a2a]\nretention_seconds = 60", 3, "push_give_up_seconds is 259200"),
+        ("[a2a]\nagent = \"ehco\"", 4, "ehco, which is no peer"),
         ("[weights]\ninitial = 2.0", 3, "initial 2"),
         ("[weights]\nmin = 1e-12", 4, "weight"),
         ("[log]\nfilter = \"abhyasa=loud\"", 4, "not usable"),

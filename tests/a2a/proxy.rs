@@ -200,6 +200,125 @@ async fn an_answer_that_the_agent_does_not_have_is_not_forgotten() {
     alice.stop().await;
 }
 
+/// An agent that says of its one task what it is told to say, and what it was called for.
+#[derive(Default)]
+struct Actor {
+    /// Its task now, for `GetTask`; the last one stands.
+    shows: std::sync::Mutex<std::collections::VecDeque<Value>>,
+    /// What it answers messages with, one after the other.
+    answers: std::sync::Mutex<std::collections::VecDeque<Value>>,
+    calls: std::sync::Mutex<Vec<String>>,
+}
+
+impl Actor {
+    async fn start(answers: &[&str]) -> (std::sync::Arc<Self>, std::net::SocketAddr) {
+        let actor = std::sync::Arc::new(Self::default());
+        *actor.answers.lock().unwrap() = answers.iter().map(|state| Self::task(state)).collect();
+        let this = actor.clone();
+        let answer = move |axum::Json(call): axum::Json<Value>| {
+            let method = text(&call, "/method").to_owned();
+            let result = match method.as_str() {
+                "SendMessage" => {
+                    json!({ "task": this.answers.lock().unwrap().pop_front().unwrap() })
+                }
+                _ => {
+                    let mut shows = this.shows.lock().unwrap();
+                    let last =
+                        if shows.len() > 1 { shows.pop_front() } else { shows.front().cloned() };
+                    last.unwrap()
+                }
+            };
+            this.calls.lock().unwrap().push(method);
+            async move { axum::Json(json!({ "jsonrpc": "2.0", "id": 1, "result": result })) }
+        };
+        let at = agent(false, axum::routing::post(answer)).await;
+        (actor, at)
+    }
+
+    /// Its task in a state; since when tells one state from another of its name.
+    fn task(state: &str) -> Value {
+        let (state, since) = state.split_once('@').unwrap_or((state, "1"));
+        let done = (state == "COMPLETED")
+            .then(|| json!([{ "artifactId": "x", "parts": [{ "text": "done" }] }]));
+        json!({ "id": "t", "contextId": "c", "artifacts": done.unwrap_or(json!([])), "status": {
+            "state": format!("TASK_STATE_{state}"), "timestamp": format!("2026-01-01T00:00:0{since}.000Z")
+        } })
+    }
+
+    fn shows(&self, states: &[&str]) {
+        *self.shows.lock().unwrap() = states.iter().map(|state| Self::task(state)).collect();
+    }
+
+    fn sent(&self) -> usize {
+        self.calls.lock().unwrap().iter().filter(|method| *method == "SendMessage").count()
+    }
+}
+
+/// Who authorizes may do it without a message, so the agent goes on by itself; and nothing is sent to it
+/// anew for that, over a crash too.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_waits_for_an_authorization_is_followed_to_its_end() {
+    let world = World::new();
+    let (actor, at) = Actor::start(&["AUTH_REQUIRED"]).await;
+    actor.shows(&["AUTH_REQUIRED"]);
+    let alice =
+        Server::start(config(&world, "alice", &format!("agent = \"http://{at}\""), "")).await;
+    let task = id_of(&alice.send(hello("m-1")).await);
+    assert_eq!(alice.get(&task).await["status"]["state"], "TASK_STATE_AUTH_REQUIRED");
+    let alice = Server::start(alice.crash()).await;
+    let looked = actor.calls.lock().unwrap().len();
+    eventually("a look", async || (actor.calls.lock().unwrap().len() > looked).then_some(())).await;
+    assert_eq!(alice.get(&task).await["status"]["state"], "TASK_STATE_AUTH_REQUIRED");
+    actor.shows(&["COMPLETED"]);
+    let done = alice.reaches(&task, "TASK_STATE_COMPLETED").await;
+    assert_eq!(done["artifacts"][0]["parts"][0]["text"], "done");
+    assert_eq!(actor.sent(), 1, "given once");
+    alice.stop().await;
+}
+
+/// The client may also say more, which then is the turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_takes_the_place_of_the_wait_for_an_authorization() {
+    let world = World::new();
+    let (actor, at) = Actor::start(&["AUTH_REQUIRED", "COMPLETED"]).await;
+    actor.shows(&["AUTH_REQUIRED"]);
+    let alice =
+        Server::start(config(&world, "alice", &format!("agent = \"http://{at}\""), "")).await;
+    let task = id_of(&alice.send(hello("m-1")).await);
+    let mut more = hello("m-2");
+    more["taskId"] = json!(task);
+    let done = alice.send(more).await;
+    assert_eq!(done["status"]["state"], "TASK_STATE_COMPLETED", "{done}");
+    assert_eq!(actor.sent(), 2);
+    alice.stop().await;
+}
+
+/// Between the question and the answer the agent's task may have ended, or gone on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_looked_at_before_it_is_told_more() {
+    let world = World::new();
+    let (actor, at) = Actor::start(&["INPUT_REQUIRED", "INPUT_REQUIRED", "COMPLETED"]).await;
+    let alice =
+        Server::start(config(&world, "alice", &format!("agent = \"http://{at}\""), "")).await;
+    let turn = async || {
+        let task = id_of(&alice.send(hello("m-1")).await);
+        assert_eq!(alice.get(&task).await["status"]["state"], "TASK_STATE_INPUT_REQUIRED");
+        let mut more = hello("m-2");
+        more["taskId"] = json!(task);
+        actor.calls.lock().unwrap().clear();
+        let done = alice.send(more).await;
+        assert_eq!(done["status"]["state"], "TASK_STATE_COMPLETED", "{done}");
+        assert_eq!(done["artifacts"][0]["parts"][0]["text"], "done");
+        actor.calls.lock().unwrap().clone()
+    };
+    actor.shows(&["COMPLETED"]);
+    assert_eq!(turn().await, ["GetTask"], "nobody is there to be told");
+    // What it is at work on it is not disturbed in.
+    actor.shows(&["WORKING", "WORKING", "INPUT_REQUIRED@2"]);
+    assert_eq!(turn().await, ["GetTask", "GetTask", "GetTask", "SendMessage"]);
+    alice.stop().await;
+}
+
 /// One that takes the message and never begins to answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_never_answers_fails_the_task_in_time() {

@@ -37,7 +37,13 @@ async fn the_card_says_what_is_here_and_is_cached_by_the_rules() {
     let found: Vec<(&str, &str)> =
         interfaces.iter().map(|i| (text(i, "/protocolBinding"), text(i, "/url"))).collect();
     let (rpc, rest) = (server.url("/a2a"), server.url("/a2a/rest"));
-    assert_eq!(found, [("JSONRPC", rpc.as_str()), ("HTTP+JSON", rest.as_str())]);
+    let quic = format!("quic://127.0.0.1:{}", server.handle().quic_address().port());
+    let expected = [
+        ("JSONRPC", rpc.as_str()),
+        ("HTTP+JSON", rest.as_str()),
+        (super::quic::BINDING, quic.as_str()),
+    ];
+    assert_eq!(found, expected);
     let extension = &card["capabilities"]["extensions"][0];
     assert_eq!((&extension["uri"], &extension["required"]), (&json!(URI), &json!(false)));
     let params = &extension["params"];
