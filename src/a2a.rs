@@ -61,6 +61,8 @@ pub(crate) use types::whole_numbers;
 
 /// Obligations whose tasks wait for the core at a time; the acks of further ones come with copies.
 const SETTLING_MAX: usize = 16_384;
+/// Agents told at a time to cancel what they may not do.
+const CANCELING_MAX: usize = 64;
 /// How often tasks that are kept long enough are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
@@ -71,18 +73,23 @@ const SKILL: &str = "abhyasa.skill";
 /// Metadata of the message that says why a task may not go on.
 const WITHHELD: &str = "abhyasa.withheld";
 
-/// What a message wants of the agent. One that names no skill may want any.
-fn wanted(message: &Message) -> Wanted {
+/// What a message wants of the agent. A skill that it names counts only where it is `believed`; else, and
+/// where it names none, it may want any.
+fn wanted(message: &Message, believed: bool) -> Wanted {
     let skill = message.metadata.as_ref().and_then(|metadata| metadata.get(SKILL)?.as_str());
-    skill.map_or(Wanted::Any(CALLS), |skill| Wanted::Named(format!("{CALLS}{skill}")))
+    match skill.filter(|_| believed) {
+        Some(skill) => Wanted::Named(format!("{CALLS}{skill}")),
+        None => Wanted::Any(CALLS.to_owned()),
+    }
 }
 
 /// What a task wants of the agent, by its last message.
-fn wanted_of(record: &Record) -> Option<Wanted> {
+fn wanted_of(record: &Record, believed: bool) -> Option<Wanted> {
     if record.carried.is_some() {
         return None; // that goes to the core
     }
-    record.task.history.iter().rev().find(|message| message.role == Role::User).map(wanted)
+    let asked = record.task.history.iter().rev().find(|message| message.role == Role::User);
+    asked.map(|message| wanted(message, believed))
 }
 
 /// Why there is no A2A server.
@@ -136,6 +143,7 @@ pub(crate) struct A2a {
     jobs: Arc<Jobs>,
     keys: Keys,
     streams: Arc<Semaphore>,
+    canceling: Arc<Semaphore>,
     cards: card::Cards,
     failing: Failing,
 }
@@ -181,6 +189,7 @@ impl A2a {
             push: Push::new(tasks.clone(), hooks, clock.clone(), limits.clone())?,
             obligations: Obligations::new(tasks.clone(), peers, clock.clone()),
             streams: Arc::new(Semaphore::new(limits.streams_max.min(Semaphore::MAX_PERMITS))),
+            canceling: Arc::new(Semaphore::new(CANCELING_MAX)),
             cards: card::Cards::default(),
             keys: Keys::new(),
             quic_address,
@@ -246,7 +255,8 @@ impl A2a {
     async fn work(self: Arc<Self>, live: Arc<Live>) {
         let Ok(record) = self.tasks.record(&live) else { return }; // the disk failed, and the node ends
         let turn = record.turn;
-        let (caller, wanted) = (peer_of(&record.scope), wanted_of(&record));
+        let (caller, wanted) =
+            (peer_of(&record.scope), wanted_of(&record, self.config.a2a.skills_believed));
         let done = async {
             match record.work {
                 Work::None => Ok(()),
@@ -284,6 +294,12 @@ impl A2a {
         if ended.is_ok() {
             tracing::debug!(task = live.id, "a task failed");
         }
+        // It may have begun to wait for its client just before what it needs was withdrawn.
+        if let Some(wanted) = wanted
+            && let Err(refusal) = self.gate.check(caller.as_ref(), &wanted)
+        {
+            self.withhold(&live, &refusal).await;
+        }
     }
 
     /// Ends a task that may not go on, and tells the agent to stop.
@@ -300,16 +316,24 @@ impl A2a {
         let Ok(record) = withheld.await else { return };
         live.stop();
         tracing::info!(task = live.id, %refusal, "a task was ended");
-        if let Err(fault) = self.backend.cancel(&record).await {
-            let why = fault.message();
-            tracing::warn!(task = live.id, why, "the agent did not cancel what it may not do");
-        }
+        // The agent may be away; other tasks do not wait for it.
+        let Ok(place) = self.canceling.clone().try_acquire_owned() else {
+            return tracing::warn!(task = live.id, "the agent is not told: {CANCELING_MAX} are");
+        };
+        let backend = self.backend.clone();
+        tokio::spawn(async move {
+            if let Err(fault) = backend.cancel(&record).await {
+                let (task, why) = (&record.task.id, fault.message());
+                tracing::warn!(task, why, "the agent did not cancel what it may not do");
+            }
+            drop(place);
+        });
     }
 
     /// Ends tasks that wait for their client and may not go on, for ever. Those that are worked on end
     /// with their work.
     async fn watch_gate(self: Arc<Self>) {
-        if !self.gate.governs(&Wanted::Any(CALLS)) {
+        if !self.gate.governs(&Wanted::Any(CALLS.to_owned())) {
             return std::future::pending().await;
         }
         let mut changes = self.gate.changes();
@@ -317,7 +341,9 @@ impl A2a {
             changes.next().await;
             for live in self.tasks.waiting() {
                 let Ok(record) = self.tasks.record(&live) else { continue }; // it ended
-                let Some(wanted) = wanted_of(&record) else { continue };
+                let Some(wanted) = wanted_of(&record, self.config.a2a.skills_believed) else {
+                    continue;
+                };
                 if let Err(refusal) = self.gate.check(peer_of(&record.scope).as_ref(), &wanted) {
                     self.withhold(&live, &refusal).await;
                 }

@@ -23,6 +23,6 @@ pub(crate) use link::Far;
 pub(crate) use session::Bridge;
 
 /// Bytes of one message.
-const MESSAGE_LEN_MAX: usize = 8 * 1024 * 1024;
+const MESSAGE_LEN_MAX: usize = 4 * 1024 * 1024;
 /// Messages on their way in one direction of one session; further ones wait at their sender.
-const MESSAGES_READY_MAX: usize = 16;
+const MESSAGES_READY_MAX: usize = 4;

@@ -272,6 +272,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Lines<R> {
             let end = ready.iter().position(|byte| *byte == b'\n');
             let len = end.unwrap_or(ready.len());
             if line.len() + len > self.len_max {
+                self.read.consume(len); // who goes on after it finds the rest, or the next
                 return Err(LineError::TooLong { max: self.len_max });
             }
             if let Some(room) = self.room.as_ref().filter(|_| len > 0) {

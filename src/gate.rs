@@ -84,7 +84,7 @@ pub(crate) enum Wanted {
     /// This, such as `mcp:files/read`.
     Named(String),
     /// Whatever begins so, since the call does not say what.
-    Any(&'static str),
+    Any(String),
 }
 
 /// Why a call does not run.
@@ -249,6 +249,8 @@ impl Changes {
         if self.changes.changed().await.is_err() {
             std::future::pending().await // the node is gone
         }
+        // Not seen before it is told: this future may be dropped while it waits.
+        self.changes.mark_changed();
         if let Some(looked) = self.looked {
             tokio::time::sleep_until(looked + LOOK_AGAIN).await;
         }

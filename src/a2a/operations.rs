@@ -251,14 +251,17 @@ impl A2a {
 
     /// Whether the gate lets a message pass to the agent.
     fn pass(&self, caller: &Caller, message: &Message) -> Result<(), Fault> {
-        self.gate.check(caller.peer.as_ref(), &wanted(message)).map_err(|refusal| {
-            let kind = if refusal.unreadable { Kind::Unavailable } else { Kind::PermissionDenied };
-            let fault = Fault::new(kind, refusal.to_string()).with("scope", refusal.scope());
-            match refusal.obligation() {
-                Some(obligation) => fault.with("obligationId", &obligation),
-                None => fault,
-            }
-        })
+        self.gate
+            .check(caller.peer.as_ref(), &wanted(message, self.config.a2a.skills_believed))
+            .map_err(|refusal| {
+                let kind =
+                    if refusal.unreadable { Kind::Unavailable } else { Kind::PermissionDenied };
+                let fault = Fault::new(kind, refusal.to_string()).with("scope", refusal.scope());
+                match refusal.obligation() {
+                    Some(obligation) => fault.with("obligationId", &obligation),
+                    None => fault,
+                }
+            })
     }
 
     /// The webhook that a copy of an obligation names. It is not worth to refuse the ack for.

@@ -2,13 +2,12 @@
 //! so that ids of different clients cannot meet.
 
 use super::link::Far;
-use super::message::{Form, Message};
+use super::message::{Code, Form, Message};
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX, proxy};
 use crate::calls::{Lines, tell};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use tokio::io::{DuplexStream, WriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::task::JoinSet;
 
 /// Bytes on their way to the proxy's task.
@@ -19,8 +18,14 @@ const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 /// Something to do.
 #[derive(Debug)]
 pub(super) enum Do {
-    /// A request; what comes of it goes to `reply`, the last of it is the response.
-    Call { message: Message, reply: mpsc::Sender<Message>, number: u64 },
+    /// A request. What is told of it on its way goes to `reply`, if there is room, and its response to
+    /// `answer`, which has its room already.
+    Call {
+        message: Message,
+        reply: mpsc::Sender<Message>,
+        answer: OwnedPermit<Message>,
+        number: u64,
+    },
     /// A notification or a response of the client.
     Tell(Message),
     /// Who is to hear what belongs to no call.
@@ -33,6 +38,7 @@ struct Call {
     id: Value,
     token: Option<Value>,
     reply: mpsc::Sender<Message>,
+    answer: OwnedPermit<Message>,
 }
 
 /// Serves what is to be done until nobody can ask any more.
@@ -59,22 +65,32 @@ pub(super) async fn run(far: Far, of_one: bool, mut todo: mpsc::Receiver<Do>) {
             }
         }
     });
+    let (tells, mut told) = mpsc::channel::<Vec<u8>>(1);
+    work.spawn(async move {
+        while let Some(line) = told.recv().await {
+            if tell(&mut write, line).await.is_err() {
+                return;
+            }
+        }
+    });
     let mut channel = Channel { of_one, calls: BTreeMap::new(), hears: None };
+    let mut pending: Option<Vec<u8>> = None;
     loop {
-        let asked = tokio::select! {
+        // What the server says is heard also while it hears nothing.
+        tokio::select! {
             biased;
             message = heard.recv() => match message {
-                Some(message) => {
-                    channel.hear(message).await;
-                    continue;
-                }
+                Some(message) => channel.hear(message),
                 None => return, // and with it the calls, whose clients see that
             },
-            asked = todo.recv() => asked,
-        };
-        let Some(asked) = asked else { return };
-        if channel.act(asked, &mut write).await.is_err() {
-            return;
+            room = tells.reserve(), if pending.is_some() => {
+                let (Ok(room), Some(line)) = (room, pending.take()) else { return };
+                room.send(line);
+            }
+            asked = todo.recv(), if pending.is_none() => match asked {
+                Some(asked) => pending = channel.act(asked),
+                None => return,
+            },
         }
     }
 }
@@ -86,22 +102,32 @@ struct Channel {
 }
 
 impl Channel {
-    async fn act(&mut self, asked: Do, write: &mut WriteHalf<DuplexStream>) -> std::io::Result<()> {
+    /// Does what is to be done; what the server is to be told.
+    fn act(&mut self, asked: Do) -> Option<Vec<u8>> {
         let message = match asked {
-            Do::Call { mut message, reply, number } => {
-                let Form::Request { id, .. } = message.form.clone() else { return Ok(()) };
+            Do::Call { mut message, reply, answer, number } => {
+                let Form::Request { id, .. } = message.form.clone() else { return None };
                 let token = message.replace_meta("progressToken", number.into());
-                self.calls.insert(number, Call { id, token, reply });
-                message.with_id(number.into())
+                let message = message.with_id(number.into());
+                // With our number in it, it may have become too long.
+                let text = message.to_vec();
+                if text.len() > MESSAGE_LEN_MAX {
+                    let what = format!("over the limit of {MESSAGE_LEN_MAX} bytes");
+                    answer.send(Message::error(&id, Code::Envelope, &what, json!({})));
+                    return None;
+                }
+                self.calls.insert(number, Call { id, token, reply, answer });
+                return Some(text);
             }
             Do::Tell(mut message) => {
                 let canceled = matches!(&message.form, Form::Notification { method } if method == "notifications/cancelled");
                 if canceled {
+                    if !self.of_one {
+                        return None; // an id is not of one client; to hang up is to cancel
+                    }
                     let id = message.params().and_then(|params| params.get("requestId"));
                     let found = self.calls.iter().find(|(_, call)| Some(&call.id) == id);
-                    let Some((number, _)) = found.map(|(number, call)| (*number, call)) else {
-                        return Ok(()); // it is answered
-                    };
+                    let number = found.map(|(number, _)| *number)?; // else it is answered
                     self.calls.remove(&number);
                     message.set_param("requestId", number.into());
                 }
@@ -109,52 +135,55 @@ impl Channel {
             }
             Do::Hear(hears) => {
                 self.hears = Some(hears);
-                return Ok(());
+                return None;
             }
             Do::Gone(number) => {
-                let Some(_) = self.calls.remove(&number) else { return Ok(()) };
+                self.calls.remove(&number)?;
                 let params = json!({ "requestId": number, "reason": "the client went away" });
                 Message::notification("notifications/cancelled", params)
             }
         };
-        tell(write, message.to_vec()).await
+        message.within(MESSAGE_LEN_MAX)
     }
 
-    /// Passes what the server said on to who it is for. Who does not take it loses it.
-    async fn hear(&mut self, mut message: Message) {
+    /// Passes what the server said on to who it is for. Who has no room for what is told on the way loses
+    /// it: nobody waits for a slow reader.
+    fn hear(&mut self, mut message: Message) {
+        let number_of = |value: &Value| match value {
+            Value::String(text) => text.parse().ok(),
+            other => other.as_u64(),
+        };
         if let Form::Response { id } = &message.form {
-            let Some(call) = id.as_u64().and_then(|number| self.calls.remove(&number)) else {
+            let Some(call) = number_of(id).and_then(|number| self.calls.remove(&number)) else {
                 return;
             };
-            let _ = call.reply.send(message.with_id(call.id)).await;
+            message.replace_result_meta(SUBSCRIPTION, call.id.clone());
+            call.answer.send(message.with_id(call.id));
             return;
         }
         let token = message.params().and_then(|params| params.get("progressToken"));
-        if let Some(number) = token.and_then(Value::as_u64) {
+        if let Some(number) = token.and_then(number_of) {
             if let Some(Call { token: Some(token), reply, .. }) = self.calls.get(&number) {
                 message.set_param("progressToken", token.clone());
-                let _ = reply.send(message).await;
+                let _ = reply.try_send(message);
             }
             return;
         }
-        if let Some(number) = message.meta(SUBSCRIPTION).and_then(Value::as_u64) {
+        if let Some(number) = message.meta(SUBSCRIPTION).and_then(number_of) {
             if let Some(call) = self.calls.get(&number) {
                 message.replace_meta(SUBSCRIPTION, call.id.clone());
-                let _ = call.reply.send(message).await;
+                let _ = call.reply.try_send(message);
             }
             return;
         }
-        // It says not of which call it is: of the only one, or of the only client.
-        if self.of_one {
-            if let Some(hears) = self.hears.as_ref().filter(|hears| !hears.is_closed()) {
-                let _ = hears.send(message).await;
-            } else if let Some((_, call)) = self.calls.iter().next_back() {
-                let _ = call.reply.send(message).await;
-            }
-        } else if self.calls.len() == 1
-            && let Some((_, call)) = self.calls.iter().next()
-        {
-            let _ = call.reply.send(message).await;
+        // It says not of which call it is: of the only client, or it is nobody's.
+        if !self.of_one {
+            return;
+        }
+        if let Some(hears) = self.hears.as_ref().filter(|hears| !hears.is_closed()) {
+            let _ = hears.try_send(message);
+        } else if let Some((_, call)) = self.calls.iter().next_back() {
+            let _ = call.reply.try_send(message);
         }
     }
 }

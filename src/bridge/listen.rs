@@ -1,10 +1,10 @@
 //! `abhyasa mcp proxy --listen`: Streamable HTTP for clients on this machine (MCP 2026-07-28, and
 //! 2025-11-25 with its sessions).
 
+use super::MESSAGE_LEN_MAX;
 use super::channel::{self, Do};
 use super::link::Far;
 use super::message::{Form, Message};
-use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -28,12 +28,16 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::Stream;
 
-/// Sessions of the time of `initialize`; when there are more, idle ones end.
-const SESSIONS_MAX: usize = 64;
-/// How long a session may be idle before it may be ended for another.
+/// Sessions of the time of `initialize`: fewer than a peer may have at the node.
+const SESSIONS_MAX: usize = 32;
+/// How long a session may be idle.
 const SESSION_IDLE_MAX: Duration = Duration::from_secs(600);
-/// Calls that are not answered, of all clients.
-const CALLS_MAX: usize = 512;
+/// Calls that are not answered, of all clients; fewer than one session at the node may have.
+const CALLS_MAX: usize = 200;
+/// How often idle sessions are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// What is told of a call and not taken yet; the rest is lost, but not the answer.
+const TOLD_MAX: usize = 64;
 /// Things to do that wait for the way to the server.
 const TODO_MAX: usize = 64;
 /// How often a quiet stream says that it is alive.
@@ -41,10 +45,17 @@ const ALIVE_EVERY: Duration = Duration::from_secs(15);
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 /// JSON-RPC: no message.
 const INVALID: i64 = -32_600;
 /// JSON-RPC: no such method.
 const NO_METHOD: i64 = -32_601;
+/// JSON-RPC: wrong parameters.
+const WRONG_PARAMS: i64 = -32_602;
+/// MCP: a version that is not spoken.
+const NO_VERSION: i64 = -32_022;
 /// MCP: header and body differ.
 const MISMATCH: i64 = -32_020;
 
@@ -68,9 +79,17 @@ pub(crate) async fn serve(
         .route("/mcp", axum::routing::post(post).get(get).delete(delete))
         .layer(middleware::from_fn(of_this_machine))
         .layer(DefaultBodyLimit::max(MESSAGE_LEN_MAX))
-        .with_state(hub);
+        .with_state(hub.clone());
+    let sweep = async {
+        loop {
+            tokio::time::sleep(SWEEP_EVERY).await;
+            let mut sessions = hub.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.retain(|_, way| !way.todo.is_closed() && way.idle() < SESSION_IDLE_MAX);
+        }
+    };
     tokio::select! {
         served = axum::serve(listener, router).into_future() => served,
+        () = sweep => Ok(()),
         () = stop => Ok(()),
     }
 }
@@ -142,25 +161,24 @@ impl Hub {
         }
     }
 
+    /// A session that begins; it is kept once its opening was answered.
     fn begin(&self) -> Option<(String, Way)> {
         let id = crate::a2a::random_id().ok()?;
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|_, way| !way.todo.is_closed());
-        if sessions.len() >= SESSIONS_MAX {
-            sessions.retain(|_, way| way.idle() < SESSION_IDLE_MAX);
-        }
-        if sessions.len() >= SESSIONS_MAX {
-            return None;
-        }
-        let way = Way::open(&self.far, true);
-        sessions.insert(id.clone(), way.clone());
-        Some((id, way))
+        (sessions.len() < SESSIONS_MAX).then(|| (id, Way::open(&self.far, true)))
+    }
+
+    fn keep(&self, id: &str, way: Way) {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.insert(id.to_owned(), way);
     }
 
     /// The session that a request names; `None` if it names none.
     fn session(&self, headers: &HeaderMap) -> Option<Result<Way, Box<Response>>> {
         let id = headers.get(SESSION)?.to_str().unwrap_or_default();
-        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|_, way| !way.todo.is_closed());
         let way = sessions.get(id).cloned();
         Some(way.ok_or_else(|| {
             Box::new(error(StatusCode::NOT_FOUND, &Value::Null, INVALID, "no such session"))
@@ -175,7 +193,6 @@ async fn post(State(hub): State<Arc<Hub>>, headers: HeaderMap, body: Bytes) -> R
             return error(StatusCode::BAD_REQUEST, &Value::Null, INVALID, &what.to_string());
         }
     };
-    let named = headers.get(METHOD).map(|value| value.to_str().unwrap_or_default());
     let session = match hub.session(&headers) {
         Some(Ok(way)) => Some(way),
         Some(Err(response)) => return *response,
@@ -190,8 +207,7 @@ async fn post(State(hub): State<Arc<Hub>>, headers: HeaderMap, body: Bytes) -> R
                 .into_response();
         }
     };
-    if let Some(named) = named.filter(|named| *named != method) {
-        let what = format!("Mcp-Method is {named:?}, the body's method {method:?}");
+    if let Err(what) = check_headers(&headers, &message, &method) {
         return error(StatusCode::BAD_REQUEST, &id, MISMATCH, &what);
     }
     let Ok(place) = hub.calls.clone().try_acquire_owned() else {
@@ -219,33 +235,57 @@ async fn post(State(hub): State<Arc<Hub>>, headers: HeaderMap, body: Bytes) -> R
     let way = session.or_else(|| opened.as_ref().map(|(_, way)| way.clone()));
     let way = way.unwrap_or_else(|| hub.shared());
     let number = hub.numbers.fetch_add(1, Ordering::Relaxed);
-    let (reply, mut replies) = mpsc::channel(MESSAGES_READY_MAX);
+    let (reply, mut replies) = mpsc::channel(TOLD_MAX);
+    let Ok(answer) = reply.clone().try_reserve_owned() else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response(); // an empty channel has room
+    };
     // Without sessions to go away is to cancel (MCP 2026-07-28 §Cancellation).
     let gone = Gone { way: way.clone(), number: (!of_session).then_some(number), _place: place };
     let lost = || {
         let what = "the way to the server ended";
         error(StatusCode::BAD_GATEWAY, &id, super::message::Code::Lost as i64, what)
     };
-    if !way.ask(Do::Call { message, reply, number }).await {
+    if !way.ask(Do::Call { message, reply, answer, number }).await {
         return lost();
     }
     let Some(first) = replies.recv().await else { return lost() };
+    let opens = opened.filter(|_| first.error_code().is_none());
     let mut response = if matches!(first.form, Form::Response { .. }) {
         gone.answered();
         let status = match first.error_code() {
             Some(NO_METHOD) if !of_session => StatusCode::NOT_FOUND,
+            Some(WRONG_PARAMS | NO_VERSION) if !of_session => StatusCode::BAD_REQUEST,
             _ => StatusCode::OK,
         };
         (status, [(header::CONTENT_TYPE, "application/json")], first.to_vec()).into_response()
     } else {
         events(Told { first: Some(first), replies, gone: Some(gone) })
     };
-    if let Some((id, _)) = opened
-        && let Ok(id) = HeaderValue::try_from(id)
+    if let Some((id, way)) = opens
+        && let Ok(value) = HeaderValue::try_from(&id)
     {
-        response.headers_mut().insert(SESSION, id);
+        hub.keep(&id, way);
+        response.headers_mut().insert(SESSION, value);
     }
     response
+}
+
+/// Of a message that names its version the headers must say what it says (MCP 2026-07-28, Streamable
+/// HTTP).
+fn check_headers(headers: &HeaderMap, message: &Message, method: &str) -> Result<(), String> {
+    let Some(version) = message.meta(META_VERSION).and_then(Value::as_str) else { return Ok(()) };
+    let target = match method {
+        "tools/call" | "prompts/get" => message.param("name"),
+        "resources/read" => message.param("uri"),
+        _ => None,
+    };
+    for (name, body) in [(VERSION, Some(version)), (METHOD, Some(method)), (NAME, target)] {
+        let header = headers.get(&name).map(|value| value.to_str().unwrap_or_default());
+        if body.is_some() && header != body {
+            return Err(format!("{name} is {header:?}, the message says {body:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// The stream of what belongs to no call, in the era of sessions.
@@ -255,7 +295,7 @@ async fn get(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
         Some(Err(response)) => return *response,
         None => return StatusCode::METHOD_NOT_ALLOWED.into_response(),
     };
-    let (hears, replies) = mpsc::channel(MESSAGES_READY_MAX);
+    let (hears, replies) = mpsc::channel(TOLD_MAX);
     if !way.ask(Do::Hear(hears)).await {
         return StatusCode::BAD_GATEWAY.into_response();
     }

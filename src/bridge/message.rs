@@ -38,6 +38,8 @@ pub(crate) enum Form {
 pub(crate) struct Message {
     pub(crate) form: Form,
     members: Map<String, Value>,
+    /// Bytes of the text it was read from.
+    pub(crate) len: usize,
 }
 
 /// Why a text is no message.
@@ -51,7 +53,8 @@ pub(crate) enum MessageError {
 
 impl Message {
     pub(crate) fn parse(text: &[u8]) -> Result<Self, MessageError> {
-        Self::of(serde_json::from_slice(text)?)
+        let message = Self::of(serde_json::from_slice(text)?)?;
+        Ok(Self { len: text.len(), ..message })
     }
 
     pub(crate) fn of(value: Value) -> Result<Self, MessageError> {
@@ -71,13 +74,13 @@ impl Message {
             (None, None) if members.contains_key("error") => Form::Response { id: Value::Null },
             _ => return Err(MessageError::Form),
         };
-        Ok(Self { form, members })
+        Ok(Self { form, members, len: 0 })
     }
 
     pub(crate) fn notification(method: &str, params: Value) -> Self {
         let value = json!({ "jsonrpc": "2.0", "method": method, "params": params });
         let members = value.as_object().cloned().unwrap_or_default();
-        Self { form: Form::Notification { method: method.to_owned() }, members }
+        Self { form: Form::Notification { method: method.to_owned() }, members, len: 0 }
     }
 
     /// An error in answer to `id`.
@@ -85,11 +88,33 @@ impl Message {
         let error = json!({ "code": code as i64, "message": message, "data": data });
         let value = json!({ "jsonrpc": "2.0", "id": id, "error": error });
         let members = value.as_object().cloned().unwrap_or_default();
-        Self { form: Form::Response { id: id.clone() }, members }
+        Self { form: Form::Response { id: id.clone() }, members, len: 0 }
     }
 
     pub(crate) fn to_vec(&self) -> Vec<u8> {
         serde_json::to_vec(&self.members).unwrap_or_default()
+    }
+
+    /// Its text, or in place of a response that grew too long an error; `None` if it was no response.
+    pub(crate) fn within(&self, len_max: usize) -> Option<Vec<u8>> {
+        let text = self.to_vec();
+        if text.len() <= len_max {
+            return Some(text);
+        }
+        let Form::Response { id } = &self.form else { return None };
+        let what = format!("an answer of {} bytes, over the limit of {len_max}", text.len());
+        Some(Self::error(id, Code::Lost, &what, json!({})).to_vec())
+    }
+
+    /// Says in the answer to an opening that obligations may come beside calls.
+    pub(crate) fn advertise(&mut self) {
+        let result = self.members.get_mut("result");
+        let capabilities = result.and_then(|result| result.get_mut("capabilities"));
+        let Some(capabilities) = capabilities.and_then(Value::as_object_mut) else { return };
+        let extensions = capabilities.entry("extensions").or_insert_with(|| json!({}));
+        if let Some(extensions) = extensions.as_object_mut() {
+            extensions.insert(EXTENSION.to_owned(), json!({}));
+        }
     }
 
     pub(crate) fn params(&self) -> Option<&Map<String, Value>> {
@@ -122,6 +147,15 @@ impl Message {
         let params = self.members.get_mut("params")?.as_object_mut()?;
         let place = params.get_mut("_meta")?.as_object_mut()?.get_mut(key)?;
         Some(std::mem::replace(place, value))
+    }
+
+    /// Another value in `_meta` of the result, if there is one.
+    pub(crate) fn replace_result_meta(&mut self, key: &str, value: Value) {
+        let result = self.members.get_mut("result");
+        let meta = result.and_then(|result| result.get_mut("_meta"));
+        if let Some(place) = meta.and_then(|meta| meta.get_mut(key)) {
+            *place = value;
+        }
     }
 
     /// Another value in `params`.
@@ -224,6 +258,28 @@ mod tests {
         );
         message.take_meta("progressToken");
         assert_eq!(message.params().unwrap().get("_meta"), None);
+    }
+
+    #[test]
+    fn bd1_an_answer_that_grew_too_long_is_an_error() {
+        let message =
+            parse(r#"{"jsonrpc":"2.0","id":"a","result":{"text":"0123456789"}}"#).unwrap();
+        assert_eq!(message.within(1_000).unwrap(), message.to_vec());
+        let cut: Value = serde_json::from_slice(&message.within(20).unwrap()).unwrap();
+        assert_eq!((&cut["id"], &cut["error"]["code"]), (&json!("a"), &json!(-31_502)));
+        assert_eq!(Message::notification("m", json!({ "long": "0123456789" })).within(20), None);
+    }
+
+    #[test]
+    fn an_opening_says_that_obligations_may_come() {
+        let mut message =
+            parse(r#"{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"tools":{}}}}"#).unwrap();
+        message.advertise();
+        let said: Value = serde_json::from_slice(&message.to_vec()).unwrap();
+        assert_eq!(
+            said["result"]["capabilities"],
+            json!({ "tools": {}, "extensions": { EXTENSION: {} } })
+        );
     }
 
     #[test]

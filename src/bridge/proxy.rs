@@ -5,46 +5,49 @@ use super::message::{Code, Form, Message};
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use crate::calls::{LineError, Lines, tell};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// How long answers may take once the client has said all.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(10);
 /// Calls that are not answered; a further one is refused.
 const RUNNING_MAX: usize = 1_024;
+/// Answers that wait for the client; then neither side is heard further.
+const ANSWERS_MAX: usize = 8;
 
 /// Passes messages until the client ends its side.
 ///
 /// # Errors
 /// The client's side is broken.
-pub(crate) async fn lines<R, W>(far: Far, read: R, mut write: W) -> io::Result<()>
+pub(crate) async fn lines<R, W>(far: Far, read: R, write: W) -> io::Result<()>
 where
     R: AsyncRead + Unpin + Send + 'static,
-    W: AsyncWrite + Unpin,
+    W: AsyncWrite + Unpin + Send + 'static,
 {
     let (said, mut heard) = mpsc::channel(MESSAGES_READY_MAX);
     let mut reading = JoinSet::new(); // it ends with this
-    reading.spawn(async move {
-        let mut lines = Lines::new(read, MESSAGE_LEN_MAX);
-        loop {
-            let line = match lines.next().await {
-                Ok(Some(line)) => Ok(line),
-                Ok(None) => return,
-                Err(error) => Err(error),
-            };
-            let over = line.is_err();
-            if said.send(line).await.is_err() || over {
-                return;
-            }
-        }
-    });
-    let mut proxy =
-        Proxy { far, link: None, opening: Opening::default(), running: BTreeMap::new() };
-    loop {
+    reading.spawn(reader(read, said));
+    let (tells, told) = mpsc::channel(MESSAGES_READY_MAX);
+    let mut writing = tokio::spawn(writer(write, told));
+    let mut proxy = Proxy {
+        far,
+        link: None,
+        opening: Opening::default(),
+        running: BTreeMap::new(),
+        pending: None,
+        answers: VecDeque::new(),
+    };
+    let result = loop {
+        let (answers, room) = (!proxy.answers.is_empty(), proxy.has_room());
+        let (full, pending) = (proxy.is_full(), proxy.pending.is_some());
+        let hears = proxy.answers.len() < ANSWERS_MAX;
+        let to = proxy.link.as_ref().map(|link| link.to.clone());
+        // Nothing is waited for here but in the branches' heads: neither direction holds up the other.
         let from = async {
             match &mut proxy.link {
                 Some(link) => link.from.recv().await,
@@ -52,42 +55,68 @@ where
             }
         };
         tokio::select! {
-            line = from => match line {
-                Some(line) => {
-                    let over = proxy.answered(&line);
-                    tell(&mut write, line).await?;
-                    if over {
-                        proxy.lose(&mut write).await?;
-                    }
-                }
-                None => proxy.lose(&mut write).await?,
+            biased;
+            room = tells.reserve(), if answers => {
+                let (Ok(room), Some(answer)) = (room, proxy.answers.pop_front()) else {
+                    break Ok(()); // nobody listens
+                };
+                room.send(answer);
+            }
+            line = from, if hears => match line {
+                Some(line) => proxy.answered(line),
+                None => proxy.lose(),
             },
-            line = heard.recv() => match line {
-                Some(Ok(line)) => {
-                    if let Some(error) = proxy.pass(line).await {
-                        tell(&mut write, error).await?;
-                    }
-                }
+            () = std::future::ready(()), if pending && !full => {
+                proxy.pass_on().await;
+            }
+            () = room_of(to), if full => {}
+            line = heard.recv(), if room => match line {
+                Some(Ok(line)) => proxy.pass(line),
                 Some(Err(error @ LineError::TooLong { .. })) => {
-                    let error = Message::error(&Value::Null, Code::Envelope, &error.to_string(), json!({}));
-                    tell(&mut write, error.to_vec()).await?;
-                    return Err(io::ErrorKind::InvalidData.into());
+                    proxy.answer(&Value::Null, Code::Envelope, &error.to_string());
+                    break Err(io::Error::new(io::ErrorKind::InvalidData, error));
                 }
-                Some(Err(LineError::Lost(error))) => return Err(error),
-                Some(Err(LineError::Cut | LineError::NoRoom)) | None => break,
+                Some(Err(LineError::Lost(error))) => break Err(error),
+                Some(Err(LineError::Cut | LineError::NoRoom)) | None => break Ok(()),
             },
+        }
+    };
+    proxy.last_words(tells).await;
+    // Who does not read the last words does without.
+    if tokio::time::timeout(LAST_WORDS_TIME_MAX, &mut writing).await.is_err() {
+        writing.abort();
+    }
+    result
+}
+
+async fn reader<R: AsyncRead + Unpin>(read: R, said: mpsc::Sender<Result<Vec<u8>, LineError>>) {
+    let mut lines = Lines::new(read, MESSAGE_LEN_MAX);
+    loop {
+        let line = match lines.next().await {
+            Ok(Some(line)) => Ok(line),
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
+        let over = line.is_err();
+        if said.send(line).await.is_err() || over {
+            return;
         }
     }
-    // What runs may be answered still.
-    let Some(Link { to, mut from, _work }) = proxy.link.take() else { return Ok(()) };
-    drop(to);
-    let rest = async {
-        while let Some(line) = from.recv().await {
-            tell(&mut write, line).await?;
+}
+
+async fn writer<W: AsyncWrite + Unpin>(mut write: W, mut told: mpsc::Receiver<Vec<u8>>) {
+    while let Some(line) = told.recv().await {
+        if tell(&mut write, line).await.is_err() {
+            return;
         }
-        Ok(())
-    };
-    tokio::time::timeout(LAST_WORDS_TIME_MAX, rest).await.unwrap_or(Ok(()))
+    }
+}
+
+/// Returns when the way has room, or is broken.
+async fn room_of(to: Option<mpsc::Sender<Vec<u8>>>) {
+    if let Some(to) = to {
+        let _ = to.reserve().await;
+    }
 }
 
 struct Proxy {
@@ -96,50 +125,84 @@ struct Proxy {
     opening: Opening,
     /// Calls that are not answered, by id.
     running: BTreeMap<String, Value>,
+    /// What waits for room on the way to the server.
+    pending: Option<(Message, Vec<u8>)>,
+    /// What waits for the client.
+    answers: VecDeque<Vec<u8>>,
 }
 
 impl Proxy {
-    /// Passes one line on; what the client is to be told if that cannot be.
-    async fn pass(&mut self, line: Vec<u8>) -> Option<Vec<u8>> {
+    fn has_room(&self) -> bool {
+        self.pending.is_none() && self.answers.len() < ANSWERS_MAX
+    }
+
+    /// Whether the way to the server is there and has no room.
+    fn is_full(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.to.capacity() == 0 && !link.to.is_closed())
+            && self.pending.is_some()
+    }
+
+    fn answer(&mut self, id: &Value, code: Code, what: &str) {
+        self.answers.push_back(Message::error(id, code, what, json!({})).to_vec());
+    }
+
+    /// Takes one line of the client.
+    fn pass(&mut self, line: Vec<u8>) {
         let message = match Message::parse(&line) {
             Ok(message) => message,
-            Err(error) => {
-                let code = Code::Envelope;
-                return Some(
-                    Message::error(&Value::Null, code, &error.to_string(), json!({})).to_vec(),
-                );
-            }
+            Err(error) => return self.answer(&Value::Null, Code::Envelope, &error.to_string()),
         };
-        let id = match &message.form {
-            Form::Request { id, .. } => Some(id.clone()),
-            _ => None,
-        };
-        let refuse = |(code, what): (Code, String)| {
-            id.as_ref().map(|id| Message::error(id, code, &what, json!({})).to_vec())
-        };
-        if self.running.len() >= RUNNING_MAX && id.is_some() {
-            return refuse((Code::Overloaded, format!("{RUNNING_MAX} calls run, the limit")));
+        if let Form::Request { id, .. } = &message.form
+            && self.running.len() >= RUNNING_MAX
+        {
+            return self.answer(
+                id,
+                Code::Overloaded,
+                &format!("{RUNNING_MAX} calls run, the limit"),
+            );
+        }
+        if let Form::Notification { method } = &message.form
+            && method == "notifications/cancelled"
+            && let Some(id) = message.params().and_then(|params| params.get("requestId"))
+        {
+            self.running.remove(&id.to_string()); // there is no answer then
         }
         self.opening.hear(&message);
+        self.pending = Some((message, line));
+    }
+
+    /// Gives what is pending to the server, over a new way if there is none.
+    async fn pass_on(&mut self) {
+        let Some((message, line)) = self.pending.take() else { return };
         let opens = matches!(&message.form, Form::Request { method, .. } if method == "initialize");
+        let id = match message.form {
+            Form::Request { id, .. } => Some(id),
+            _ => None,
+        };
+        if self.link.as_ref().is_some_and(|link| link.to.is_closed()) {
+            self.lose();
+        }
         if self.link.is_none() {
             match self.open(opens).await {
                 Ok(link) => self.link = Some(link),
-                Err(why) => return refuse(why),
+                Err((code, what)) => {
+                    if let Some(id) = id {
+                        self.answer(&id, code, &what);
+                    }
+                    return;
+                }
             }
         }
-        let sent = match &self.link {
-            Some(link) => link.to.send(line).await.is_ok(),
-            None => false,
-        };
-        if !sent {
-            self.link = None;
-            return refuse((Code::Unavailable, "the way to the server broke".to_owned()));
-        }
-        if let Some(id) = id {
+        let Some(link) = &self.link else { return };
+        if link.to.try_send(line).is_err() {
+            // It broke at this moment; there is room, and nobody else gives it anything.
+            self.lose();
+            if let Some(id) = id {
+                self.answer(&id, Code::Unavailable, "the way to the server broke");
+            }
+        } else if let Some(id) = id {
             self.running.insert(id.to_string(), id);
         }
-        None
     }
 
     async fn open(&self, opens: bool) -> Result<Link, (Code, String)> {
@@ -150,22 +213,67 @@ impl Proxy {
         Ok(link)
     }
 
-    /// Takes note of an answer; whether it says that the session is over, so that nothing more is
-    /// given to it.
-    fn answered(&mut self, line: &[u8]) -> bool {
-        let Ok(message) = Message::parse(line) else { return false };
-        let Form::Response { id } = &message.form else { return false };
-        self.running.remove(&id.to_string());
-        message.error_code() == Some(Code::Lost as i64)
+    /// Takes one line of the server. One that says that the session is over ends it, so that nothing
+    /// more is given to it.
+    fn answered(&mut self, line: Vec<u8>) {
+        let mut over = false;
+        if let Ok(message) = Message::parse(&line)
+            && let Form::Response { id } = &message.form
+        {
+            self.running.remove(&id.to_string());
+            over = message.error_code() == Some(Code::Lost as i64);
+        }
+        self.answers.push_back(line);
+        if over {
+            self.lose();
+        }
     }
 
-    /// Ends the session, and says so to the calls that run.
-    async fn lose(&mut self, write: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
-        self.link = None;
-        let what = "the way to the server broke: whether the call ran is not known";
-        for id in std::mem::take(&mut self.running).values() {
-            tell(write, Message::error(id, Code::Lost, what, json!({})).to_vec()).await?;
+    /// Ends the session, and says so to the calls that run. What it said before still counts.
+    fn lose(&mut self) {
+        if let Some(mut link) = self.link.take() {
+            while let Ok(line) = link.from.try_recv() {
+                self.answered(line);
+            }
         }
-        Ok(())
+        let what = "the way to the server broke: whether the call ran is not known";
+        for id in std::mem::take(&mut self.running).into_values() {
+            self.answer(&id, Code::Lost, what);
+        }
+    }
+
+    /// The client has said all: what runs may be answered still.
+    async fn last_words(mut self, tells: mpsc::Sender<Vec<u8>>) {
+        let until = Instant::now() + LAST_WORDS_TIME_MAX;
+        if self.pending.is_some() {
+            let passed = async {
+                room_of(self.link.as_ref().map(|link| link.to.clone())).await;
+                self.pass_on().await;
+            };
+            let _ = tokio::time::timeout_at(until, passed).await;
+        }
+        for answer in self.answers.drain(..) {
+            if tells.send(answer).await.is_err() {
+                return;
+            }
+        }
+        let Some(Link { to, mut from, _work }) = self.link.take() else { return };
+        drop(to);
+        while !self.running.is_empty()
+            && let Ok(Some(line)) = tokio::time::timeout_at(until, from.recv()).await
+        {
+            self.answered(line);
+            for answer in self.answers.drain(..) {
+                if tells.send(answer).await.is_err() {
+                    return;
+                }
+            }
+        }
+        self.lose();
+        for answer in self.answers.drain(..) {
+            if tells.send(answer).await.is_err() {
+                return;
+            }
+        }
     }
 }

@@ -18,8 +18,21 @@ pub(super) struct Running {
     /// The ack of the obligation that came with it.
     pub(super) ack: Option<Value>,
     progress: Option<Value>,
+    /// Whether it opens a session, or asks what there is.
+    pub(super) opens: bool,
     /// Whether the server has it. Else its obligation is being decided.
     pub(super) given: bool,
+}
+
+/// What a message of the server `name` tells of, if the gate has to know of it.
+pub(super) fn told_of(server: &str, message: &Message) -> Option<Wanted> {
+    match &message.form {
+        Form::Notification { method } if method == "notifications/resources/updated" => {
+            let uri = message.param("uri").unwrap_or_default();
+            Some(Wanted::Named(format!("mcp:{server}/resource:{uri}")))
+        }
+        _ => None,
+    }
 }
 
 /// The calls, by id.
@@ -43,6 +56,12 @@ pub(super) fn wanted(server: &str, message: &Message) -> Option<Wanted> {
         "resources/read" | "resources/subscribe" => {
             format!("resource:{}", message.param("uri").unwrap_or_default())
         }
+        // Which resources, and which tools, is not looked at: whatever there is.
+        "subscriptions/listen" => return Some(Wanted::Any(format!("mcp:{server}/resource:"))),
+        "tasks/cancel" => return None,
+        method if method.starts_with("tasks/") => {
+            return Some(Wanted::Any(format!("mcp:{server}/")));
+        }
         _ => return None,
     };
     Some(Wanted::Named(format!("mcp:{server}/{name}")))
@@ -55,12 +74,14 @@ impl Calls {
         message: &Message,
         wanted: Option<Wanted>,
     ) -> Result<(), String> {
-        let Form::Request { id, .. } = &message.form else { return Ok(()) };
+        let Form::Request { id, method } = &message.form else { return Ok(()) };
         if self.running.len() >= RUNNING_MAX {
             return Err(format!("{RUNNING_MAX} calls of this session run, the limit"));
         }
         let progress = message.meta("progressToken").cloned();
-        let call = Running { wanted, ack: None, progress, given: false };
+        self.ended.retain(|token| Some(token) != progress.as_ref());
+        let opens = matches!(method.as_str(), "initialize" | "server/discover");
+        let call = Running { wanted, ack: None, progress, opens, given: false };
         match self.running.entry(key(id)) {
             std::collections::hash_map::Entry::Occupied(_) => {
                 Err(format!("a call with the id {id} runs"))
@@ -165,6 +186,8 @@ mod tests {
             assert!(calls.is_late(&progress(id)));
         }
         assert!(!calls.is_late(&progress(0)), "bounded");
+        calls.begin(&call(json!(5), "t"), None).unwrap();
+        assert!(!calls.is_late(&progress(5)), "a token may be used again");
     }
 
     #[test]
@@ -183,5 +206,12 @@ mod tests {
         );
         assert_eq!(named("prompts/get", json!({ "name": "p" })).unwrap(), "mcp:files/prompt:p");
         assert_eq!(named("tools/list", json!({})), None);
+        let any = |method: &str| {
+            let value = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": {} });
+            wanted("files", &Message::of(value).unwrap())
+        };
+        assert_eq!(any("tasks/result"), Some(Wanted::Any("mcp:files/".into())));
+        assert_eq!(any("tasks/cancel"), None);
+        assert_eq!(any("subscriptions/listen"), Some(Wanted::Any("mcp:files/resource:".into())));
     }
 }

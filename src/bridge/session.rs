@@ -5,7 +5,7 @@
 
 use super::message::{ACK_KEY, Code, Form, Message, OBLIGATION_KEY};
 use super::running::{self, Calls};
-use super::upstream::Upstream;
+use super::upstream::{Place, Upstream};
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use crate::a2a::whole_numbers;
 use crate::binding::http::OfferReply;
@@ -35,6 +35,8 @@ const HEAD_LEN_MAX: usize = 4 * 1024;
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long the last words may take to be written.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(2);
+/// Bytes of messages that wait for the server or the core; the client waits beyond them.
+const WAITING_LEN_MAX: usize = 2 * MESSAGE_LEN_MAX;
 /// How long a call waits for what the core says of its obligation.
 const ACK_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -44,7 +46,7 @@ pub(crate) struct Bridge {
     servers: BTreeMap<String, McpServer>,
     gate: Arc<Gate>,
     node: NodeHandle,
-    places: Semaphore,
+    places: Arc<Semaphore>,
     /// Of each peer; peers are listed.
     of_peers: Mutex<HashMap<AgentId, Arc<Semaphore>>>,
     stop: Receiver<bool>,
@@ -53,7 +55,7 @@ pub(crate) struct Bridge {
 /// What a session is with.
 enum Begun {
     /// The node itself.
-    Own,
+    Own(Place),
     /// The server of this name.
     Behind(String, Upstream),
 }
@@ -65,7 +67,7 @@ impl Bridge {
     pub(crate) fn new(node: NodeHandle, gate: Arc<Gate>, stop: Receiver<bool>) -> Self {
         let servers = &node.config().mcp_servers;
         let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
-        let (places, of_peers) = (Semaphore::new(SESSIONS_MAX), Mutex::default());
+        let (places, of_peers) = (Arc::new(Semaphore::new(SESSIONS_MAX)), Mutex::default());
         Self { servers, gate, node, places, of_peers, stop }
     }
 
@@ -87,9 +89,11 @@ impl Bridge {
             let none = || Arc::new(Semaphore::new(SESSIONS_PER_PEER_MAX));
             of_peers.entry(peer.clone()).or_insert_with(none).clone()
         };
-        let places = (self.places.try_acquire(), of_peer.try_acquire());
-        let begun = match &places {
-            (Ok(_), Ok(_)) => self.begin(&peer, &line),
+        let places = (self.places.clone().try_acquire_owned(), of_peer.try_acquire_owned());
+        let begun = match places {
+            (Ok(of_all), Ok(of_peer)) => {
+                self.begin(&peer, &line, Place { _of_all: of_all, _of_peer: of_peer })
+            }
             _ => {
                 let what = format!(
                     "too many sessions: {SESSIONS_PER_PEER_MAX} of one peer and {SESSIONS_MAX} of all are the limits"
@@ -98,7 +102,7 @@ impl Bridge {
             }
         };
         let (name, upstream) = match begun {
-            Ok(Begun::Own) => {
+            Ok(Begun::Own(_place)) => {
                 let head = json!({ "server": OWN_SERVER }).to_string();
                 if calls::tell(&mut send, head.into_bytes()).await.is_ok() {
                     let (node, stop) = (self.node.clone(), self.stop.clone());
@@ -128,12 +132,12 @@ impl Bridge {
         self.pump(peer, &name, upstream, lines, send).await;
     }
 
-    fn begin(&self, peer: &AgentId, line: &[u8]) -> Result<Begun, (Code, String)> {
+    fn begin(&self, peer: &AgentId, line: &[u8], place: Place) -> Result<Begun, (Code, String)> {
         let head: Value = serde_json::from_slice(line)
             .map_err(|error| (Code::Unavailable, format!("the first line: {error}")))?;
         let name = head.get("server").and_then(Value::as_str).unwrap_or_default();
         if name == OWN_SERVER && self.node.config().mcp.enabled {
-            return Ok(Begun::Own);
+            return Ok(Begun::Own(place));
         }
         let server = self
             .servers
@@ -143,8 +147,10 @@ impl Bridge {
         let none = || (Code::Unavailable, format!("no MCP server {name:?} for {peer} here"));
         let server = server.ok_or_else(none)?;
         let started = match &server.reach {
-            McpReach::Command(command) => Upstream::program(name, command),
-            McpReach::Http { url, token_file } => Upstream::http(name, url, token_file.as_deref()),
+            McpReach::Command(command) => Upstream::program(name, command, place),
+            McpReach::Http { url, token_file } => {
+                Upstream::http(name, url, token_file.as_deref(), place)
+            }
         };
         match started {
             Ok(upstream) => Ok(Begun::Behind(name.to_owned(), upstream)),
@@ -175,7 +181,9 @@ impl Bridge {
             answers: VecDeque::new(),
             orders: VecDeque::new(),
             deciding: JoinSet::new(),
+            deciding_len: 0,
         };
+        let left = send.stopped(); // the client's side is gone
         let write = async move {
             while let Some(answer) = answers.recv().await {
                 if calls::tell(&mut send, answer).await.is_err() {
@@ -189,15 +197,17 @@ impl Bridge {
             stopped(self.stop.clone()).await;
             tokio::time::sleep(LAST_WORDS_TIME_MAX).await;
         };
-        let run = session.run(client, heard, upstream);
-        tokio::pin!(run, write, stopped);
+        let run = async {
+            session.run(client, heard, upstream).await;
+            std::future::pending::<()>().await;
+        };
         tokio::select! {
             biased;
-            () = &mut run => {}
-            () = &mut write => return,
-            () = &mut stopped => return,
+            () = run => {}
+            () = write => {} // all is said
+            _ = left => {}
+            () = stopped => {}
         }
-        let _ = tokio::time::timeout(LAST_WORDS_TIME_MAX, write).await;
     }
 }
 
@@ -235,6 +245,8 @@ struct Session {
     /// What the server is to be told.
     orders: VecDeque<Message>,
     deciding: JoinSet<Decided>,
+    /// Bytes of the calls whose obligations are decided.
+    deciding_len: usize,
 }
 
 impl Session {
@@ -245,13 +257,14 @@ impl Session {
         mut heard: mpsc::Receiver<Result<Vec<u8>, LineError>>,
         upstream: Upstream,
     ) {
-        let Upstream { to, mut from, _work } = upstream;
+        let Upstream { to, mut from, _work, _end } = upstream;
         let stopping = stopped(self.bridge.stop.clone());
         tokio::pin!(stopping);
         let mut changes = self.bridge.gate.changes();
         let mut listening = true;
         loop {
-            if !listening && self.calls.is_empty() && self.answers.is_empty() {
+            let quiet = self.answers.is_empty() && self.orders.is_empty();
+            if !listening && quiet && self.calls.is_empty() {
                 return;
             }
             let said = async {
@@ -279,7 +292,7 @@ impl Session {
                         self.decided(decided);
                     }
                 }
-                line = heard.recv(), if listening && self.orders.len() < running::RUNNING_MAX => match line {
+                line = heard.recv(), if listening && self.has_room() => match line {
                     Some(Ok(line)) => self.from_client(&line),
                     Some(Err(error)) => {
                         tracing::info!(peer = %self.peer, server = self.server, %error, "an MCP session ends");
@@ -289,8 +302,9 @@ impl Session {
                 },
                 said = said => match said {
                     Some((room, Some(message))) => {
-                        if let Some(message) = self.from_server(message) {
-                            room.send(message.to_vec());
+                        let message = self.from_server(message);
+                        if let Some(line) = message.and_then(|message| message.within(MESSAGE_LEN_MAX)) {
+                            room.send(line);
                         }
                     }
                     Some((_, None)) => {
@@ -301,6 +315,14 @@ impl Session {
                 },
             }
         }
+    }
+
+    /// Whether there is room for what the client says next.
+    fn has_room(&self) -> bool {
+        let waiting: usize = self.orders.iter().map(|message| message.len).sum();
+        self.orders.len() < running::RUNNING_MAX
+            && self.answers.len() < running::RUNNING_MAX
+            && waiting + self.deciding_len < WAITING_LEN_MAX
     }
 
     /// Answers all calls that run, with an error.
@@ -336,6 +358,7 @@ impl Session {
                 match message.take_meta(OBLIGATION_KEY) {
                     None => self.give(&id, message),
                     Some(envelope) => {
+                        self.deciding_len += message.len;
                         let (bridge, peer) = (self.bridge.clone(), self.peer.clone());
                         self.deciding.spawn(async move {
                             let decided = bridge.decide(&peer, envelope).await;
@@ -346,8 +369,9 @@ impl Session {
             }
             Form::Notification { method } if method == "notifications/cancelled" => {
                 let id = message.params().and_then(|params| params.get("requestId")).cloned();
-                let given = id.and_then(|id| self.calls.cut(&id)).is_none_or(|call| call.given);
-                if given {
+                let call = id.as_ref().and_then(|id| self.calls.cut(id));
+                let given = call.is_none_or(|call| call.given);
+                if given && !id.is_some_and(|id| self.take_back(&id)) {
                     self.orders.push_back(message);
                 }
             }
@@ -357,6 +381,7 @@ impl Session {
 
     /// What the core said of the obligation beside a call.
     fn decided(&mut self, (message, decided): Decided) {
+        self.deciding_len -= message.len;
         let Form::Request { id, .. } = message.form.clone() else { return };
         let Some(call) = self.calls.get(&id) else { return }; // canceled
         match decided {
@@ -389,11 +414,22 @@ impl Session {
         for (id, wanted) in self.calls.governed() {
             if let Err(refusal) = self.bridge.gate.check(Some(&self.peer), &wanted) {
                 tracing::info!(peer = %self.peer, server = self.server, %refusal, "a call was ended");
-                let what = json!({ "requestId": id, "reason": refusal.to_string() });
-                self.orders.push_back(Message::notification("notifications/cancelled", what));
+                if !self.take_back(&id) {
+                    let what = json!({ "requestId": id, "reason": refusal.to_string() });
+                    self.orders.push_back(Message::notification("notifications/cancelled", what));
+                }
                 self.withhold(&id, &refusal);
             }
         }
+    }
+
+    /// Takes back a call that waits for the server; whether it did.
+    fn take_back(&mut self, id: &Value) -> bool {
+        let before = self.orders.len();
+        self.orders.retain(
+            |order| !matches!(&order.form, Form::Request { id: waiting, .. } if waiting == id),
+        );
+        self.orders.len() < before
     }
 
     fn withhold(&mut self, id: &Value, refusal: &Refusal) {
@@ -419,8 +455,15 @@ impl Session {
             if let Some(ack) = call.ack {
                 message.attach(ACK_KEY, ack);
             }
+            if call.opens {
+                message.advertise();
+            }
         } else if self.calls.is_late(&message) {
             return None;
+        } else if let Some(wanted) = running::told_of(&self.server, &message)
+            && self.bridge.gate.check(Some(&self.peer), &wanted).is_err()
+        {
+            return None; // what it was subscribed to before it was withdrawn
         }
         Some(message)
     }

@@ -2,7 +2,7 @@
 
 use super::message::Message;
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
-use crate::calls::{Lines, tell};
+use crate::calls::{LineError, Lines, tell};
 use crate::config::{HttpUrl, read_token};
 use crate::mcp::forward::{Target, forward};
 use std::io;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 /// How long a program may take to end once its input has.
@@ -19,8 +19,17 @@ const END_TIME_MAX: Duration = Duration::from_secs(2);
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// Bytes on their way to what speaks HTTP.
 const PIPE_LEN: usize = 64 * 1024;
+/// How long the farewell to a server may take.
+const FAREWELL_TIME_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a line that a program writes to standard error; a longer one ends the reading of it.
 const ERROR_LINE_LEN_MAX: usize = 8 * 1024;
+
+/// A session's place among all, and among those of its peer. Held for as long as the server may live.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) _of_all: OwnedSemaphorePermit,
+    pub(super) _of_peer: OwnedSemaphorePermit,
+}
 
 /// A server. It ends when this is dropped; a program gets a little time.
 #[derive(Debug)]
@@ -30,11 +39,13 @@ pub(super) struct Upstream {
     /// What it says. Closed: it ended.
     pub(super) from: mpsc::Receiver<Message>,
     pub(super) _work: JoinSet<()>,
+    /// Dropped: it is to end.
+    pub(super) _end: oneshot::Sender<()>,
 }
 
 impl Upstream {
     /// Starts a program.
-    pub(super) fn program(name: &str, command: &[String]) -> io::Result<Self> {
+    pub(super) fn program(name: &str, command: &[String], place: Place) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let mut child = Command::new(program)
             .args(arguments)
@@ -72,25 +83,43 @@ impl Upstream {
         let server = name.to_owned();
         work.spawn(async move {
             let mut lines = Lines::new(stderr, ERROR_LINE_LEN_MAX);
-            while let Ok(Some(line)) = lines.next().await {
-                tracing::info!(server, "{}", String::from_utf8_lossy(&line));
+            loop {
+                match lines.next().await {
+                    Ok(Some(line)) => tracing::info!(server, "{}", String::from_utf8_lossy(&line)),
+                    Err(LineError::TooLong { .. }) => {} // the rest of it is another
+                    Ok(None) | Err(_) => return,
+                }
             }
         });
         // Not of this set: it outlives the session for as long as the program may take to end.
+        let (end, ended) = oneshot::channel::<()>();
         tokio::spawn(async move {
-            while let Some(message) = told.recv().await {
-                if tell(&mut stdin, message.to_vec()).await.is_err() {
-                    break;
+            let feed = async {
+                while let Some(message) = told.recv().await {
+                    if tell(&mut stdin, message.to_vec()).await.is_err() {
+                        break;
+                    }
                 }
+                std::future::pending::<()>().await; // it ends with its session
+            };
+            tokio::select! {
+                () = feed => {}
+                _ = ended => {} // even if it reads nothing
             }
             drop(stdin);
-            end(child).await;
+            kill(child).await;
+            drop(place);
         });
-        Ok(Self { to, from, _work: work })
+        Ok(Self { to, from, _work: work, _end: end })
     }
 
     /// Speaks Streamable HTTP with a server.
-    pub(super) fn http(name: &str, url: &HttpUrl, token_file: Option<&Path>) -> io::Result<Self> {
+    pub(super) fn http(
+        name: &str,
+        url: &HttpUrl,
+        token_file: Option<&Path>,
+        place: Place,
+    ) -> io::Result<Self> {
         let token = token_file.map(read_token).transpose().map_err(io::Error::other)?;
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -127,16 +156,27 @@ impl Upstream {
         });
         let server = name.to_owned();
         // Not of this set: it tells the server that the session ended.
+        let (end, ended) = oneshot::channel::<()>();
         tokio::spawn(async move {
-            if let Err(error) = forward(target, read, lines).await {
-                tracing::warn!(server, %error, "the way to an MCP server");
+            let late = async {
+                let _ = ended.await;
+                tokio::time::sleep(FAREWELL_TIME_MAX).await;
+            };
+            tokio::select! {
+                forwarded = forward(target, read, lines) => {
+                    if let Err(error) = forwarded {
+                        tracing::warn!(server, %error, "the way to an MCP server");
+                    }
+                }
+                () = late => {}
             }
+            drop(place);
         });
-        Ok(Self { to, from, _work: work })
+        Ok(Self { to, from, _work: work, _end: end })
     }
 }
 
-async fn end(mut child: Child) {
+async fn kill(mut child: Child) {
     if tokio::time::timeout(END_TIME_MAX, child.wait()).await.is_err() {
         let _ = child.kill().await;
     }

@@ -181,6 +181,9 @@ section! {
         public_url: Option<HttpUrl> = None;
         /// Whether a caller without our extension in A2A-Extensions is refused.
         extension_required: bool = false;
+        /// Whether the skill that a message names in its metadata, as abhyasa.skill, is believed by the gate:
+        /// only where the agent holds itself to it. Else a message needs what any skill needs.
+        skills_believed: bool = false;
         /// Bytes of a request. A longer one is answered 413.
         request_len_max: usize = 2_097_152, 1_024 => 67_108_864;
         /// Bytes of one task with all it holds. An agent that says more fails it.

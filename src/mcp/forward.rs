@@ -22,6 +22,8 @@ const LINE_LEN_MAX: usize = 64 * 1024 * 1024;
 const REQUESTS_MAX: usize = 256;
 /// How long what was asked may take to be answered once the client has said its last.
 const LAST_ANSWERS_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long the server may take to take what has no answer: what comes behind it waits.
+const TELL_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long to wait before the stream of a session is opened again.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 /// JSON-RPC: a line that is no JSON.
@@ -244,7 +246,8 @@ impl Forwarder {
 
     /// Passes on what has no answer.
     async fn tell(&self, text: String, message: &Value) -> Result<(), Unanswered> {
-        let response = self.post(text, message).await?;
+        let posted = tokio::time::timeout(TELL_TIME_MAX, self.post(text, message)).await;
+        let response = posted.map_err(|_| Unanswered::new("the server takes too long"))??;
         match response.status() {
             status if status.is_success() => Ok(()),
             status => Err(Unanswered::new(format!("the server answered {status}"))),

@@ -89,7 +89,15 @@ async fn a_revocation_blocks_new_calls_and_ends_those_that_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_for_one_skill_leaves_the_others_alone() {
     let world = World::new();
-    let server = Server::start(echo(&world, "", &gated(&world, "\"a2a:book\"", ""))).await;
+    let rules = gated(&world, "\"a2a:book\"", "");
+    let server = Server::start(echo(&world, "", &rules)).await;
+    let mut named = hello("m");
+    named["metadata"]["abhyasa.skill"] = json!("echo");
+    let answer = as_bob(&server, "SendMessage", &json!({ "message": named })).await;
+    assert_eq!(refusal(&answer).1, "PERMISSION_DENIED", "it is only said: {answer}");
+    let mut config = server.stop().await;
+    config.a2a.skills_believed = true;
+    let server = Server::start(config).await;
     let of = async |skill: Option<&str>| {
         let mut message = hello("m");
         if let Some(skill) = skill {

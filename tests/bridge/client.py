@@ -96,7 +96,9 @@ async def main():
             ends = []
 
             async def long():
-                ends.append(await refused(client.call_tool("watch", {"seconds": 60}, progress_callback=begun)))
+                # It talks all the time, which must not hide that it may not go on.
+                call = client.call_tool("watch", {"seconds": 60, "every": 0.002}, progress_callback=begun)
+                ends.append(await refused(call))
 
             running = anyio.Event()
 

@@ -98,12 +98,22 @@ async fn web(url: &str) {
         }
     } })
     };
-    let post = || http.post(url).header("accept", "application/json, text/event-stream");
+    let bare = || http.post(url).header("accept", "application/json, text/event-stream");
+    let post =
+        || bare().header("mcp-protocol-version", "2026-07-28").header("mcp-method", "tools/list");
     let status = async |request: reqwest::RequestBuilder| request.send().await.unwrap().status();
     assert_eq!(status(post().json(&list(1))).await, 200);
     assert_eq!(status(post().json(&list(1)).header("origin", "https://example.org")).await, 403);
     assert_eq!(status(post().json(&list(1)).header("host", "example.org")).await, 403);
-    assert_eq!(status(post().json(&list(1)).header("mcp-method", "tools/call")).await, 400);
+    assert_eq!(status(bare().json(&list(1))).await, 400, "without headers");
+    let wrong =
+        bare().header("mcp-protocol-version", "2025-11-25").header("mcp-method", "tools/list");
+    assert_eq!(status(wrong.json(&list(1))).await, 400);
+    let unknown =
+        || bare().header("mcp-protocol-version", "2026-07-28").header("mcp-method", "no/such");
+    let mut none = list(1);
+    none["method"] = json!("no/such");
+    assert_eq!(status(unknown().json(&none)).await, 404);
     assert_eq!(status(post().json(&list(1)).header("mcp-session-id", "none")).await, 404);
     assert_eq!(status(post().body("[1]")).await, 400);
     assert_eq!(status(http.get(url)).await, 405);
@@ -115,7 +125,11 @@ async fn web(url: &str) {
         call["method"] = json!("tools/call");
         call["params"]["name"] = json!("read");
         call["params"]["arguments"] = json!({ "path": path });
-        let request = post().json(&call);
+        let request = bare()
+            .header("mcp-protocol-version", "2026-07-28")
+            .header("mcp-method", "tools/call")
+            .header("mcp-name", "read")
+            .json(&call);
         answers.spawn(async move {
             let answer: serde_json::Value = request.send().await.unwrap().json().await.unwrap();
             assert_eq!(answer["id"], 7, "{answer}");

@@ -15,12 +15,12 @@ def read(path: str) -> str:
 
 
 @server.tool()
-async def watch(context: Context, seconds: float) -> str:
+async def watch(context: Context, seconds: float, every: float = 0.1) -> str:
     """Takes its time, and tells how far it is."""
-    steps = max(1, int(seconds * 10))
+    steps = max(1, int(seconds / every + 0.5))
     for step in range(steps):
         await context.report_progress(step, steps)
-        await anyio.sleep(0.1)
+        await anyio.sleep(every)
     return "over"
 
 
