@@ -56,6 +56,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use types::{Message, Role, TaskState};
 
+pub(crate) use tasks::random_id;
 pub(crate) use types::whole_numbers;
 
 /// Obligations whose tasks wait for the core at a time; the acks of further ones come with copies.

@@ -6,23 +6,24 @@
 //! Everything is bounded: connections, heads, bodies, batches, pages, waits.
 
 mod auth;
-mod cells;
-mod error;
-mod extract;
+pub(crate) mod cells;
+pub(crate) mod error;
+pub(crate) mod extract;
 pub(crate) mod h3;
-mod issue;
-mod listen;
-mod lists;
+pub(crate) mod issue;
+pub(crate) mod listen;
+pub(crate) mod lists;
 mod openapi;
-mod operator;
+pub(crate) mod operator;
 mod peer;
-mod transfer;
+pub(crate) mod transfer;
 mod watch;
 
 pub use auth::{Auth, AuthError};
 
 use crate::a2a::http as a2a;
 use crate::calls::Serving;
+use crate::mcp;
 use crate::node::NodeHandle;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
@@ -41,7 +42,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// What every handler has.
 #[derive(Clone)]
-struct App {
+pub(crate) struct App {
     node: NodeHandle,
     auth: Arc<Auth>,
     stop: Receiver<bool>,
@@ -115,7 +116,17 @@ fn routes(app: App) -> Router {
         .merge(open_routes())
         .route_layer(no_browser)
         .with_state(app.clone());
-    around(api.merge(routes_of_peers(&app)), &app)
+    around(api.merge(routes_of_mcp(&app)).merge(routes_of_peers(&app)), &app)
+}
+
+/// MCP, for operators. Like A2A it is described by its own specification, not by our document.
+fn routes_of_mcp(app: &App) -> Router {
+    if !app.node.config().mcp.enabled {
+        return Router::new();
+    }
+    mcp::http::router(app.node.clone(), app.stop.clone())
+        .route_layer(middleware::from_fn_with_state(app.clone(), auth::operator))
+        .route_layer(middleware::from_fn_with_state(app.clone(), auth::own_origin))
 }
 
 /// What others than the operator may call, over HTTP of any version. A2A is described by its own

@@ -10,7 +10,9 @@
 //! core before the call runs, and its ack comes back in `_meta` of the result; a call that needs an
 //! authorization which is withheld is refused, and one that runs is ended when it is withdrawn.
 
+mod channel;
 mod link;
+pub(crate) mod listen;
 mod message;
 pub(crate) mod proxy;
 mod running;

@@ -4,6 +4,7 @@ mod client;
 mod inbox;
 mod issue;
 mod mcp;
+mod mcp_proxy;
 mod output;
 mod read;
 mod run;
@@ -16,6 +17,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use client::{Client, ClientError};
 use inbox::{EscalationArgs, ReconciliationArgs};
 use issue::IssueArgs;
+use mcp_proxy::ProxyArgs;
 use read::{AuthorizationArgs, CellArgs, PageArgs};
 use setup::InitArgs;
 use std::path::PathBuf;
@@ -68,7 +70,12 @@ enum Command {
     /// Set up a node: configuration, certificate, development CA.
     Init(InitArgs),
     /// Run a node.
-    Node,
+    Node {
+        /// Serve the fixtures of the MCP conformance suite beside the node's own tools. For tests: on a
+        /// loopback API only.
+        #[arg(long, hide = true)]
+        conformance: bool,
+    },
     /// Issue an obligation, or a batch of them.
     Issue(IssueArgs),
     /// Show where an obligation stands, as its custodian or its receiver.
@@ -92,9 +99,11 @@ enum Command {
     Peers,
     /// Follow what happens, until interrupted.
     Events,
-    /// Model Context Protocol.
-    #[command(subcommand)]
-    Mcp(mcp::McpCommand),
+    /// Speak MCP for the running node, or carry it to a server behind another.
+    Mcp {
+        #[command(subcommand)]
+        command: McpCommand,
+    },
     /// See the promise kept over a bad link and through crashes.
     Demo(demo::Args),
     /// Measure what custody costs on this machine.
@@ -104,6 +113,16 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+}
+
+/// How MCP is spoken.
+#[derive(Debug, Subcommand)]
+enum McpCommand {
+    /// On standard input and output, one message a line, for hosts that start their servers.
+    Stdio,
+    /// Be the server for an MCP client whose calls go to a server behind another node, over QUIC: on
+    /// standard input and output, or at a local URL.
+    Proxy(ProxyArgs),
 }
 
 impl Cli {
@@ -128,17 +147,24 @@ impl Cli {
         let Self { global, command } = self;
         match command {
             Command::Init(args) => setup::run(&args, global.json)?,
-            Command::Node => {
-                let config = NodeConfig::load(&global.config_file())?;
+            Command::Node { conformance } => {
+                let mut config = NodeConfig::load(&global.config_file())?;
+                if conformance && !config.api.is_loopback() {
+                    anyhow::bail!(
+                        "--conformance serves tools that are for tests, and the API listens on {}\n  hint: listen on 127.0.0.1 in [api]",
+                        config.api.listen
+                    );
+                }
+                config.conformance = conformance;
                 runtime::Builder::new_multi_thread()
                     .worker_threads(crate::node::worker_threads())
                     .enable_all()
                     .build()?
                     .block_on(run::run(config, global.json))?;
             }
-            Command::Mcp(command) => {
+            Command::Mcp { command: McpCommand::Proxy(args) } => {
                 let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-                let done = runtime.block_on(mcp::run(&global, command));
+                let done = runtime.block_on(mcp_proxy::run(&global, args));
                 // Standard input may be waited for, and nobody writes any more.
                 runtime.shutdown_background();
                 done?;
@@ -176,10 +202,11 @@ async fn call(command: Command, client: &Client, json: bool) -> anyhow::Result<E
         Command::Weights(args) => read::weights(client, &args, json).await?,
         Command::Peers => read::peers(client, json).await?,
         Command::Events => read::events(client, json).await?,
+        Command::Mcp { command: McpCommand::Stdio } => mcp::stdio(client).await?,
         Command::Init(_)
-        | Command::Node
+        | Command::Node { .. }
         | Command::Bench(_)
-        | Command::Mcp(_)
+        | Command::Mcp { .. }
         | Command::Demo(_)
         | Command::Completions { .. } => {}
     }

@@ -18,7 +18,7 @@ pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use error::{CONFIG_LEN_MAX, ConfigError};
 pub use gate::{CallPattern, GATE_CALLS_MAX, GATE_RULES_MAX, GatePrincipal, GateRule};
 pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};
-pub use mcp_servers::{MCP_SERVERS_MAX, McpReach, McpServer};
+pub use mcp_servers::{MCP_SERVERS_MAX, McpReach, McpServer, OWN_SERVER};
 pub use peers::{PEERS_MAX, PeerConfig};
 pub use sample::Sample;
 pub use secret::{
@@ -26,7 +26,7 @@ pub use secret::{
 };
 pub use sections::{
     A2aConfig, ApiConfig, Congestion, CustodyConfig, EscalationConfig, LogConfig, LogFormat,
-    QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
+    McpConfig, QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
 };
 
 use error::Fault;
@@ -67,6 +67,10 @@ pub struct NodeConfig {
     pub gate: Vec<GateRule>,
     /// MCP servers behind this node; names are unique.
     pub mcp_servers: Vec<McpServer>,
+    /// MCP server.
+    pub mcp: McpConfig,
+    /// Whether MCP also serves the fixtures of its conformance suite. No file sets it: it is for tests.
+    pub conformance: bool,
     /// Escalation sinks.
     pub escalation: EscalationConfig,
     /// Logs.
@@ -99,6 +103,7 @@ struct File {
     gate: Vec<gate::GateTable>,
     #[serde(default)]
     mcp_servers: Vec<mcp_servers::McpServerTable>,
+    mcp: McpConfig,
     #[serde(default)]
     escalation: EscalationConfig,
     #[serde(default)]
@@ -154,6 +159,7 @@ impl File {
         in_range(&self.rates)?;
         in_range(&self.weights)?;
         in_range(&self.a2a)?;
+        in_range(&self.mcp)?;
         in_range(&self.escalation)?;
         in_range(&self.log)?;
         self.agree()?;
@@ -187,6 +193,8 @@ impl File {
             weights: self.weights,
             a2a: self.a2a,
             gate: gate::check(self.gate)?,
+            mcp: self.mcp,
+            conformance: false,
             escalation: self.escalation,
             log: self.log,
         })

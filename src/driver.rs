@@ -7,7 +7,7 @@
 use crate::clock::Clock;
 use crate::router::Router;
 use crate::store::{Storage, StoreError};
-use proto::custodian::Draft;
+use proto::custodian::{Check, Draft, IssueError};
 use proto::custody::{Custody, IssueResult, OperatorResult};
 use proto::id::ObligationId;
 use proto::obligation::Obligation;
@@ -54,6 +54,11 @@ pub(crate) enum Call {
     Find {
         id: ObligationId,
         reply: oneshot::Sender<Option<PendingObligation>>,
+    },
+    /// Told at once: it says what would be, and promises nothing.
+    Check {
+        draft: Box<Draft>,
+        reply: oneshot::Sender<Result<Check, IssueError>>,
     },
     Stop,
 }
@@ -415,6 +420,10 @@ impl Driver {
                 open.found.push((reply, found));
                 open.obligations += 1;
                 open.since.get_or_insert_with(Instant::now);
+            }
+            Call::Check { draft, reply } => {
+                let checked = self.custody.check(self.clock.now(), &*self.store, *draft)?;
+                let _ = reply.send(checked);
             }
             Call::Stop => return Ok(true),
         }

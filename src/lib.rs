@@ -18,6 +18,7 @@ mod handler;
 pub mod identity;
 pub mod init;
 pub mod loopback;
+pub mod mcp;
 pub mod node;
 mod peers;
 pub mod proxy;

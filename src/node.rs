@@ -215,6 +215,7 @@ impl Builder {
             }
         };
         let custody = Custody::open(settings, registry, &*storage)?;
+        let registry = custody.registry().clone();
         let clock =
             clock.unwrap_or_else(|| Arc::new(SystemClock::starting_at_least(custody.last_time())));
         if tls.valid_until() <= clock.now() {
@@ -233,7 +234,7 @@ impl Builder {
             a2a_calls = Some(incoming);
         }
         let mut mcp_calls = None;
-        if !config.mcp_servers.is_empty() {
+        if config.mcp.enabled || !config.mcp_servers.is_empty() {
             let (door, incoming) = Door::new(tls::ALPN_MCP, Code::Overloaded.into());
             doors.push(door);
             mcp_calls = Some(incoming);
@@ -331,15 +332,6 @@ impl Builder {
         let gate = Arc::new(Gate::new(&config, storage.clone(), router.governed.subscribe()));
         let (stop, stopping) = watch::channel(false);
         let mut servers = JoinSet::new();
-        if let Some(incoming) = mcp_calls {
-            let bridge =
-                Bridge::new(&config.mcp_servers, gate.clone(), http.clone(), stopping.clone());
-            let bridge = Arc::new(bridge);
-            let per_peer_max = config.quic.connections_per_peer_max;
-            let serving = Serving { per_peer_max, stop: stopping.clone() };
-            let serve = move |peer, send, recv| bridge.clone().serve(peer, send, recv);
-            servers.spawn(serving.calls(incoming, serve));
-        }
         let (a2a, a2a_failed) = match &config.a2a.agent {
             None => (None, None),
             Some(agent) => {
@@ -349,7 +341,7 @@ impl Builder {
                     clock: clock.clone(),
                     peers: http.clone(),
                     calls: peer_calls,
-                    gate,
+                    gate: gate.clone(),
                     quic_address,
                 };
                 let (failing, failed) = oneshot::channel();
@@ -360,7 +352,7 @@ impl Builder {
             tasks.spawn(a2a.clone().run());
             if let Some(incoming) = a2a_calls {
                 let per_peer_max = config.quic.connections_per_peer_max;
-                let serving = Serving { per_peer_max, stop: stopping };
+                let serving = Serving { per_peer_max, stop: stopping.clone() };
                 servers.spawn(a2a.clone().serve_quic(serving, incoming));
             }
         }
@@ -371,11 +363,19 @@ impl Builder {
             clock,
             shared,
             config,
+            registry,
             http,
             a2a,
             http3: Arc::new(Mutex::new(http3)),
             quic_address,
         };
+        if let Some(incoming) = mcp_calls {
+            let bridge = Arc::new(Bridge::new(handle.clone(), gate, stopping.clone()));
+            let per_peer_max = handle.config.quic.connections_per_peer_max;
+            let serving = Serving { per_peer_max, stop: stopping };
+            let serve = move |peer, send, recv| bridge.clone().serve(peer, send, recv);
+            servers.spawn(serving.calls(incoming, serve));
+        }
         Ok(Node { handle, endpoint, tasks, servers, stop, ended, a2a_failed })
     }
 }

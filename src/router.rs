@@ -191,6 +191,9 @@ pub(crate) struct Router {
     waiters: Mutex<HashMap<ObligationId, Vec<Arc<Notify>>>>,
     retry: Mutex<HashMap<AgentId, Arc<Notify>>>,
     next_ticket: AtomicU64,
+    /// Durable answers that no event tells of: issues that took something, and decisions of a person.
+    issues: AtomicU64,
+    decisions: AtomicU64,
     next_session: AtomicU64,
     events: broadcast::Sender<Arc<Event>>,
     handlers: mpsc::UnboundedSender<HandlerJob>,
@@ -210,6 +213,8 @@ impl Router {
             waiters: Mutex::default(),
             retry: Mutex::default(),
             next_ticket: AtomicU64::new(1),
+            issues: AtomicU64::new(0),
+            decisions: AtomicU64::new(0),
             next_session: AtomicU64::new(1),
             events: broadcast::channel(EVENTS_BEHIND_MAX).0,
             handlers,
@@ -281,6 +286,11 @@ impl Router {
     pub(crate) fn expect_operated(&self) -> (Ticket, oneshot::Receiver<OperatorResult>) {
         let (tx, rx) = oneshot::channel();
         (self.expect(Reply::Operated(tx)), rx)
+    }
+
+    /// How many durable answers there were that no event tells of: issues, decisions of a person.
+    pub(crate) fn untold(&self) -> (u64, u64) {
+        (self.issues.load(Ordering::Relaxed), self.decisions.load(Ordering::Relaxed))
     }
 
     fn expect(&self, reply: Reply) -> Ticket {
@@ -373,11 +383,14 @@ impl Router {
                         .filter(|r| r.as_ref().is_ok_and(|i| i.custody && !i.existing))
                         .count();
                     self.metrics.issued.inc_by(taken as u64);
+                    let any = results.iter().any(|r| r.as_ref().is_ok_and(|i| !i.existing));
+                    self.issues.fetch_add(u64::from(any), Ordering::Relaxed);
                     if let Some(Reply::Issued(tx)) = lock(&self.replies).remove(&ticket) {
                         let _ = tx.send(results);
                     }
                 }
                 Output::Operated { ticket, result } => {
+                    self.decisions.fetch_add(u64::from(result.is_ok()), Ordering::Relaxed);
                     if let Some(Reply::Operated(tx)) = lock(&self.replies).remove(&ticket) {
                         let _ = tx.send(result);
                     }

@@ -181,7 +181,8 @@ fn nothing_names_the_place_it_was_written_in() {
     none("paths of a workplace", &found);
 }
 
-/// Commands in the shell blocks of a document: continued lines joined, comments cut off.
+/// Commands in the shell blocks of a document: continued lines joined, comments cut off, and what the
+/// shell does with them.
 fn commands(document: &str) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
     for block in
@@ -189,7 +190,10 @@ fn commands(document: &str) -> Vec<Vec<String>> {
     {
         for line in block.replace("\\\n", " ").lines() {
             let line = line.split(" #").next().unwrap_or_default();
-            commands.push(line.split_whitespace().map(str::to_owned).collect());
+            let line = line.split(';').next().unwrap_or_default();
+            let of_shell = |word: &&str| [">", "2>&1", "&", "&&", "||", "|"].contains(word);
+            let words = line.split_whitespace().take_while(|word| !of_shell(word));
+            commands.push(words.map(str::to_owned).collect());
         }
     }
     commands
@@ -203,6 +207,8 @@ fn commands_in_the_documents_are_those_of_the_program() {
     for file in [
         "README.md",
         "docs/two-machines.md",
+        "docs/mcp-proxy.md",
+        "docs/mcp.md",
         "docs/simulation.md",
         "docs/study.md",
         "ARCHITECTURE.md",

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 pub(crate) use end::{Verdict, apply_safe, id_key, outcome_of};
-pub use issue::{Draft, IssueError, Issued};
+pub use issue::{Check, Draft, IssueError, Issued};
 
 /// Alarms handled, and offers filled in, by one input: the driver comes straight back for more, so
 /// no burst of timers holds up an ack.

@@ -18,7 +18,7 @@ mod memory;
 mod operator;
 
 use crate::ack::{AckRun, CustodyAck, RefRange};
-use crate::custodian::{Custodian, Draft, IssueError, Issued};
+use crate::custodian::{Check, Custodian, Draft, IssueError, Issued};
 use crate::event::{Event, Fault};
 use crate::frame::RefuseCode;
 use crate::id::{AgentId, ObligationId};
@@ -468,6 +468,27 @@ impl Custody {
     ) -> Result<Option<(Obligation, u32, bool)>, ReadError> {
         let ctx = Ctx { now, store, staging: &mut self.staging, step: &mut Step::default() };
         self.custodian.find_view(&ctx, id)
+    }
+
+    /// What issuing `draft` would come to now. Nothing of it is kept.
+    ///
+    /// # Errors
+    /// [`ReadError`] ends the process; the inner one is the rule that refuses.
+    //= AC-1
+    pub fn check(
+        &mut self,
+        now: Time,
+        store: &dyn Read,
+        draft: Draft,
+    ) -> Result<Result<Check, IssueError>, ReadError> {
+        let mut ctx = Ctx { now, store, staging: &mut self.staging, step: &mut Step::default() };
+        self.custodian.check(&mut ctx, &self.settings, &self.registry, draft)
+    }
+
+    /// The polarity rules.
+    #[must_use]
+    pub const fn registry(&self) -> &Arc<Registry> {
+        &self.registry
     }
 
     /// Pending transfers to one peer.

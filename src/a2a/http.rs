@@ -166,7 +166,7 @@ impl Surface {
 }
 
 /// Whether a body was cut for its length.
-fn is_length_limit(error: &axum::Error) -> bool {
+pub(crate) fn is_length_limit(error: &axum::Error) -> bool {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
         if error.to_string().contains("length limit") {

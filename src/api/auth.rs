@@ -89,9 +89,33 @@ impl Auth {
         if !self.loopback {
             return Ok(());
         }
-        let refuse = |message: &str| Err(ApiError::new(StatusCode::FORBIDDEN, "browser", message));
         if headers.contains_key(header::ORIGIN) {
-            return refuse("requests from web pages are refused: they carry an Origin header");
+            return Err(page("requests from web pages are refused: they carry an Origin header"));
+        }
+        self.check_host(headers, uri)
+    }
+
+    /// Clients of MCP may name an origin, and it must be that of the very server they ask (MCP,
+    /// Streamable HTTP): we serve no page, so none that a browser shows has it.
+    fn check_own_origin(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+        let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+        let host = host.or_else(|| uri.authority().map(Authority::as_str));
+        for origin in headers.get_all(header::ORIGIN) {
+            let named = origin.to_str().ok().and_then(|text| {
+                text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))
+            });
+            let own = named.zip(host).is_some_and(|(named, host)| named.eq_ignore_ascii_case(host));
+            if !own {
+                return Err(page("the Origin header names another place than the Host header"));
+            }
+        }
+        self.check_host(headers, uri)
+    }
+
+    /// A page whose name was made to lead here still says its own name in `Host`.
+    fn check_host(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+        if !self.loopback {
+            return Ok(());
         }
         let mut hosts = headers
             .get_all(header::HOST)
@@ -103,9 +127,9 @@ impl Auth {
             || !hosts.all(is_loopback)
             || !uri.authority().is_none_or(|host| is_loopback(host.as_str()))
         {
-            return refuse(
+            return Err(page(
                 "this API answers to loopback names and addresses only, as its Host header should say",
-            );
+            ));
         }
         Ok(())
     }
@@ -153,6 +177,11 @@ impl Auth {
     }
 }
 
+/// Refuses what a web page may have sent.
+fn page(message: &str) -> ApiError {
+    ApiError::new(StatusCode::FORBIDDEN, "browser", message)
+}
+
 /// The token of an `Authorization: Bearer` header (RFC 6750 §2.1).
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
@@ -169,6 +198,14 @@ fn is_loopback(host: &str) -> bool {
 /// Lets no web page through.
 pub(crate) async fn no_browser(State(app): State<App>, request: Request, next: Next) -> Response {
     match app.auth.check_browser(request.headers(), request.uri()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Lets through who names no origin, or ours.
+pub(crate) async fn own_origin(State(app): State<App>, request: Request, next: Next) -> Response {
+    match app.auth.check_own_origin(request.headers(), request.uri()) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }

@@ -4,6 +4,7 @@ use super::App;
 use super::error::{ApiError, ErrorBody};
 use super::extract::{Page, Params, Pick, after_key, bad_cursor, page_len, walk};
 use crate::gate::{self, Authorization, Why};
+use crate::node::NodeHandle;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -41,19 +42,19 @@ impl From<Role> for RoleView {
     }
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CellParams {
     /// Only of this agent.
-    agent: Option<String>,
+    pub(crate) agent: Option<String>,
     /// Only of this role; both by default.
     #[param(inline)]
-    role: Option<RoleView>,
+    pub(crate) role: Option<RoleView>,
     /// Items wanted, at most 1000; 100 by default.
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// The `next` of the page before.
-    after: Option<String>,
+    pub(crate) after: Option<String>,
 }
 
 /// One authorization.
@@ -123,7 +124,15 @@ pub(crate) async fn authorizations(
     State(app): State<App>,
     Params(params): Params<CellParams>,
 ) -> Result<Json<Page<AuthorizationView>>, ApiError> {
-    list(app.node.store(), &params, |role, agent, kind, key, cell| match cell.value {
+    authorization_page(app.node.store(), &params).map(Json)
+}
+
+/// A page of authorizations.
+pub(crate) fn authorization_page(
+    store: &dyn Read,
+    params: &CellParams,
+) -> Result<Page<AuthorizationView>, ApiError> {
+    list(store, params, |role, agent, kind, key, cell| match cell.value {
         CellValue::Authorization { granted } => Some(AuthorizationView {
             role: role.into(),
             agent: agent.into(),
@@ -134,7 +143,6 @@ pub(crate) async fn authorizations(
         }),
         CellValue::Weight(_) => None,
     })
-    .map(Json)
 }
 
 /// Weights that an obligation or a fail-safe has moved. The others stand at weights.initial.
@@ -219,12 +227,12 @@ fn unhex(text: &str) -> Result<Vec<u8>, ApiError> {
     bytes.ok_or_else(|| bad_cursor(text))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CheckParams {
     /// The other agent.
-    agent: String,
+    pub(crate) agent: String,
     /// What is to be done: a scope, a token.
     scope: String,
     /// Kind that governs it, such as `anumati.consent`. By default every kind is asked, and one
@@ -257,7 +265,7 @@ pub(crate) struct CheckView {
 }
 
 impl CheckView {
-    const fn no(why: &'static str) -> Self {
+    pub(crate) const fn no(why: &'static str) -> Self {
         Self { allowed: false, why, sequence: None, obligation_id: None, at: None }
     }
 }
@@ -281,7 +289,7 @@ pub(crate) async fn check(
     State(app): State<App>,
     params: Result<Params<CheckParams>, ApiError>,
 ) -> Response {
-    let answer = params.and_then(|Params(params)| check_cells(&app, &params));
+    let answer = params.and_then(|Params(params)| check_cells(&app.node, &params));
     match answer {
         Ok(view) => Json(view).into_response(),
         Err(error) if error.status() == StatusCode::SERVICE_UNAVAILABLE => {
@@ -294,12 +302,13 @@ pub(crate) async fn check(
     }
 }
 
-fn check_cells(app: &App, params: &CheckParams) -> Result<CheckView, ApiError> {
+/// Whether to go ahead. An error means no.
+pub(crate) fn check_cells(node: &NodeHandle, params: &CheckParams) -> Result<CheckView, ApiError> {
     let kinds: Vec<Kind> = match &params.kind {
         Some(kind) => vec![Kind::new(kind)?],
-        None => app.node.config().kinds.keys().cloned().collect(),
+        None => node.config().kinds.keys().cloned().collect(),
     };
-    check_kinds(app.node.store(), params, &kinds)
+    check_kinds(node.store(), params, &kinds)
 }
 
 fn check_kinds(

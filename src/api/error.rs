@@ -79,6 +79,14 @@ impl ApiError {
         self.status
     }
 
+    pub(crate) const fn code(&self) -> &'static str {
+        self.code
+    }
+
+    pub(crate) const fn retry_after_ms(&self) -> Option<u64> {
+        self.retry_after_ms
+    }
+
     pub(crate) fn message(&self) -> &str {
         &self.message
     }

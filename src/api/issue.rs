@@ -3,8 +3,8 @@
 use super::App;
 use super::error::{ApiError, ErrorBody};
 use super::extract::{JsonBytes, Params};
-use super::transfer::TransferView;
-use crate::node::NodeError;
+use super::transfer::{TransferView, outcome};
+use crate::node::{NodeError, NodeHandle};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -24,27 +24,27 @@ pub(crate) struct IssueBody {
     /// Key of idempotent issue and application, at most 256 bytes. By default a random one: give
     /// your own if you may have to repeat the call.
     #[schema(value_type = Option<String>, example = "consent-42")]
-    obligation_id: Option<ObligationId>,
+    pub(crate) obligation_id: Option<ObligationId>,
     /// Picks the polarity rule. Needed for one obligation.
     #[schema(value_type = Option<String>, example = "anumati.consent")]
-    kind: Option<Kind>,
+    pub(crate) kind: Option<Kind>,
     /// The agent that must honour it, a peer of this node. Needed for one obligation.
     #[schema(value_type = Option<String>, example = "spiffe://example.org/agent/b")]
-    target: Option<AgentId>,
+    pub(crate) target: Option<AgentId>,
     /// What it demands. Needed for one obligation.
     #[schema(value_type = Option<Object>, example = json!({"decision": "revoke", "scope": "calendar.read"}))]
-    payload: Option<Payload>,
+    pub(crate) payload: Option<Payload>,
     /// Seconds from now to the absolute deadline; by default that of the kind.
     #[schema(minimum = 1, maximum = 316_224_000)]
-    deadline_seconds: Option<u64>,
+    pub(crate) deadline_seconds: Option<u64>,
     /// Offers after the first; by default that of the kind.
     #[schema(maximum = 100_000)]
-    max_retries: Option<u32>,
+    pub(crate) max_retries: Option<u32>,
     /// Order among obligations of one governed key; by default the next.
-    sequence: Option<u64>,
+    pub(crate) sequence: Option<u64>,
     /// A batch, at most api.batch_max of them. Each stands for itself.
     #[schema(no_recursion, value_type = Option<Vec<IssueBody>>)]
-    obligations: Option<Vec<Self>>,
+    pub(crate) obligations: Option<Vec<Self>>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -155,17 +155,30 @@ async fn issue_one(
     body: IssueBody,
     wait_seconds: Option<u64>,
 ) -> Result<(StatusCode, Json<IssueAnswer>), ApiError> {
-    let mut results = take(app, vec![body.into_draft()?]).await?;
+    let draft = body.into_draft()?;
+    let view = issue_draft(&app.node, draft, wait_seconds, app.stopped()).await?;
+    let status = if view.existing { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(IssueAnswer::One(view))))
+}
+
+/// Issues a draft, and waits for its outcome unless `given_up` comes first. What was taken stays
+/// taken, whoever waits.
+pub(crate) async fn issue_draft(
+    node: &NodeHandle,
+    draft: Draft,
+    wait_seconds: Option<u64>,
+    given_up: impl Future<Output = ()>,
+) -> Result<IssuedView, ApiError> {
+    let mut results = take(node, vec![draft]).await?;
     let issued = results.pop().ok_or_else(no_result)??;
-    let status = if issued.existing { StatusCode::OK } else { StatusCode::CREATED };
     let outcome = match wait_seconds {
         Some(seconds) if issued.custody => {
-            let time = Duration::from_secs(seconds.min(app.node.config().api.wait_seconds_max));
-            Some(Box::new(app.outcome(&issued.obligation_id, time).await?))
+            let time = Duration::from_secs(seconds.min(node.config().api.wait_seconds_max));
+            Some(Box::new(outcome(node, &issued.obligation_id, time, given_up).await?))
         }
         _ => None,
     };
-    Ok((status, Json(IssueAnswer::One(IssuedView::new(issued, outcome)))))
+    Ok(IssuedView::new(issued, outcome))
 }
 
 async fn issue_batch(
@@ -190,7 +203,7 @@ async fn issue_batch(
         }
     }
     let mut issued =
-        if drafts.is_empty() { Vec::new() } else { take(app, drafts).await? }.into_iter();
+        if drafts.is_empty() { Vec::new() } else { take(&app.node, drafts).await? }.into_iter();
     let result = |fault: Option<ApiError>| {
         let result = match fault {
             Some(fault) => Err(fault),
@@ -205,15 +218,20 @@ async fn issue_batch(
     Ok((StatusCode::OK, Json(IssueAnswer::Batch(BatchResults { results }))))
 }
 
-/// Gives drafts to the node. Busy because it is not ready is another answer than busy with others.
-async fn take(app: &App, drafts: Vec<Draft>) -> Result<Vec<IssueResult>, ApiError> {
-    app.node.issue(drafts).await.map_err(|error| match (error, app.node.readiness()) {
+/// Gives drafts to the node.
+async fn take(node: &NodeHandle, drafts: Vec<Draft>) -> Result<Vec<IssueResult>, ApiError> {
+    node.issue(drafts).await.map_err(|error| unready(node, error))
+}
+
+/// Busy because it is not ready is another answer than busy with others.
+pub(crate) fn unready(node: &NodeHandle, error: NodeError) -> ApiError {
+    match (error, node.readiness()) {
         (NodeError::Busy { retry_after_ms }, Err(why)) => {
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)
                 .after(Some(retry_after_ms))
         }
         (error, _) => error.into(),
-    })
+    }
 }
 
 fn no_result() -> ApiError {
@@ -235,7 +253,7 @@ impl IssueBody {
             || self.sequence.is_some()
     }
 
-    fn into_draft(self) -> Result<Draft, ApiError> {
+    pub(crate) fn into_draft(self) -> Result<Draft, ApiError> {
         let missing = |member| ApiError::malformed(format!("`{member}` is missing"));
         if self.obligations.is_some() {
             return Err(ApiError::malformed("a batch in a batch"));

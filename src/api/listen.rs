@@ -232,7 +232,7 @@ impl Service<Request> for Counted {
         let answer = self.router.call(request);
         Box::pin(async move {
             let Ok(response) = answer.await;
-            Ok(response.map(|body| Body::new(Answering { body, _open: open })))
+            Ok(response.map(|body| holding(body, open)))
         })
     }
 }
@@ -253,13 +253,17 @@ impl Drop for Open {
     }
 }
 
-/// The body of an answer, which is being given until it is dropped.
-struct Answering {
-    body: Body,
-    _open: Open,
+/// A body that keeps something until it is given or dropped.
+pub(crate) fn holding<T: Send + Unpin + 'static>(body: Body, kept: T) -> Body {
+    Body::new(Holding { body, _kept: kept })
 }
 
-impl HttpBody for Answering {
+struct Holding<T> {
+    body: Body,
+    _kept: T,
+}
+
+impl<T: Unpin> HttpBody for Holding<T> {
     type Data = <Body as HttpBody>::Data;
     type Error = <Body as HttpBody>::Error;
 

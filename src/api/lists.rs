@@ -12,12 +12,12 @@ use proto::obligation::Obligation;
 use proto::record::{Attempt, Outcome, Pending, decode_keys, key_num, num_key, pair_key};
 use proto::store::{Read, ReadError, Table};
 use serde::Deserialize;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 /// Log records taken from the store at once; each names all that ended in one commit.
 const LOG_SCAN: usize = 4;
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize, IntoParams, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageParams {
@@ -39,7 +39,14 @@ pub(crate) async fn pending(
     State(app): State<App>,
     Params(params): Params<PageParams>,
 ) -> Result<Json<Page<TransferView>>, ApiError> {
-    let store = app.node.store();
+    pending_page(app.node.store(), &params).map(Json)
+}
+
+/// A page of the transfers under custody.
+pub(crate) fn pending_page(
+    store: &dyn Read,
+    params: &PageParams,
+) -> Result<Page<TransferView>, ApiError> {
     let from = num_key(number_after(params.after.as_deref())?.saturating_add(1)).to_vec();
     let (items, last) = walk(store, Table::Pending, from, page_len(params.limit), |key, value| {
         let pending =
@@ -58,10 +65,7 @@ pub(crate) async fn pending(
             attempt.deferred,
         )))
     })?;
-    Ok(Json(Page {
-        items,
-        next: last.and_then(|key| key_num(&key)).map(|number| number.to_string()),
-    }))
+    Ok(Page { items, next: last.and_then(|key| key_num(&key)).map(|number| number.to_string()) })
 }
 
 /// Place in the log of outcomes: the two numbers of a record's key, and ids of it passed.

@@ -3,6 +3,7 @@
 use super::App;
 use super::error::{ApiError, ErrorBody};
 use super::extract::{JsonBytes, Page, Params, Pick, number_after, page_len, walk};
+use crate::node::NodeHandle;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -14,24 +15,24 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize, IntoParams, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct InboxParams {
     /// Also what was acknowledged or resolved.
     #[serde(default)]
-    all: bool,
+    pub(crate) all: bool,
     /// Items wanted, at most 1000; 100 by default.
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// The `next` of the page before.
-    after: Option<String>,
+    pub(crate) after: Option<String>,
 }
 
 impl InboxParams {
     /// A page of JSON records by number.
     fn page<T: DeserializeOwned, V>(
         &self,
-        app: &App,
+        node: &NodeHandle,
         table: Table,
         is_open: impl Fn(&T) -> bool,
         view: impl Fn(u64, T) -> V,
@@ -47,7 +48,7 @@ impl InboxParams {
                 Pick::Skip
             })
         };
-        let (items, last) = walk(app.node.store(), table, from, page_len(self.limit), pick)?;
+        let (items, last) = walk(node.store(), table, from, page_len(self.limit), pick)?;
         Ok(Page {
             items,
             next: last.and_then(|key| key_num(&key)).map(|number| number.to_string()),
@@ -69,8 +70,16 @@ pub(crate) async fn escalations(
     State(app): State<App>,
     Params(params): Params<InboxParams>,
 ) -> Result<Json<Page<Escalation>>, ApiError> {
+    escalation_page(&app.node, &params).map(Json)
+}
+
+/// A page of the escalation inbox.
+pub(crate) fn escalation_page(
+    node: &NodeHandle,
+    params: &InboxParams,
+) -> Result<Page<Escalation>, ApiError> {
     let is_open = |escalation: &Escalation| escalation.acknowledged_at_ms.is_none();
-    params.page(&app, Table::Escalation, is_open, |_, escalation| escalation).map(Json)
+    params.page(node, Table::Escalation, is_open, |_, escalation| escalation)
 }
 
 /// Acknowledge an escalation: the principal has seen it.
@@ -113,7 +122,9 @@ pub(crate) async fn reconciliation(
     Params(params): Params<InboxParams>,
 ) -> Result<Json<Page<Numbered>>, ApiError> {
     let is_open = |item: &Reconcile| item.resolution.is_none();
-    params.page(&app, Table::Reconcile, is_open, |number, item| Numbered { number, item }).map(Json)
+    params
+        .page(&app.node, Table::Reconcile, is_open, |number, item| Numbered { number, item })
+        .map(Json)
 }
 
 /// How an item is resolved.

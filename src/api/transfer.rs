@@ -3,7 +3,7 @@
 use super::App;
 use super::error::{ApiError, ErrorBody};
 use super::extract::Params;
-use crate::node::PendingView;
+use crate::node::{NodeHandle, PendingView};
 use axum::Json;
 use axum::extract::{Path, State};
 use proto::id::{AgentId, ObligationId};
@@ -164,7 +164,7 @@ pub(crate) enum ReceiptState {
 #[into_params(parameter_in = Query)]
 pub(crate) struct StatusParams {
     /// Look only for the obligation that this peer issued to us under the id.
-    issuer: Option<String>,
+    pub(crate) issuer: Option<String>,
 }
 
 /// Where one obligation stands.
@@ -186,54 +186,76 @@ pub(crate) async fn status(
     Path(id): Path<String>,
     Params(params): Params<StatusParams>,
 ) -> Result<Json<StatusView>, ApiError> {
-    let id = ObligationId::new(&id)?;
+    find(&app.node, &ObligationId::new(&id)?, &params).await.map(Json)
+}
+
+/// Where an obligation stands, as its custodian or its receiver.
+pub(crate) async fn find(
+    node: &NodeHandle,
+    id: &ObligationId,
+    params: &StatusParams,
+) -> Result<StatusView, ApiError> {
     if let Some(issuer) = &params.issuer {
-        let found = receipt(app.node.store(), &AgentId::new(issuer)?, &id)?;
-        return found.map(|view| Json(StatusView::Receiver(view))).ok_or_else(|| unknown(&id));
+        let found = receipt(node.store(), &AgentId::new(issuer)?, id)?;
+        return found.map(StatusView::Receiver).ok_or_else(|| unknown(id));
     }
-    if let Some(view) = outcome_of(app.node.store(), &id)? {
-        return Ok(Json(StatusView::Custodian(view)));
+    if let Some(view) = issued(node, id).await? {
+        return Ok(StatusView::Custodian(view));
     }
-    if let Some(PendingView { obligation, retries, deferred, .. }) = app.node.status(&id).await? {
-        let view = TransferView::pending(&obligation, None, retries, deferred);
-        return Ok(Json(StatusView::Custodian(view)));
-    }
-    for peer in &app.node.config().peers {
-        if let Some(view) = receipt(app.node.store(), &peer.id, &id)? {
-            return Ok(Json(StatusView::Receiver(view)));
+    for peer in &node.config().peers {
+        if let Some(view) = receipt(node.store(), &peer.id, id)? {
+            return Ok(StatusView::Receiver(view));
         }
     }
+    Err(unknown(id))
+}
+
+/// As [`find`], of what concerns `peer` alone: what we issued to it, or it to us. What it may not
+/// know looks like what does not exist.
+pub(crate) async fn find_for(
+    node: &NodeHandle,
+    id: &ObligationId,
+    peer: &AgentId,
+) -> Result<StatusView, ApiError> {
+    let ours = issued(node, id).await?.filter(|view| view.target == peer.as_str());
+    if let Some(view) = ours {
+        return Ok(StatusView::Custodian(view));
+    }
+    let found = receipt(node.store(), peer, id)?;
+    found.map(StatusView::Receiver).ok_or_else(|| unknown(id))
+}
+
+/// A transfer of this node, pending or ended.
+async fn issued(node: &NodeHandle, id: &ObligationId) -> Result<Option<TransferView>, ApiError> {
+    if let Some(view) = outcome_of(node.store(), id)? {
+        return Ok(Some(view));
+    }
+    if let Some(PendingView { obligation, retries, deferred, .. }) = node.status(id).await? {
+        return Ok(Some(TransferView::pending(&obligation, None, retries, deferred)));
+    }
     // Ended meanwhile? The node answers "not pending" only when what ended it is on disk.
-    let view = outcome_of(app.node.store(), &id)?.ok_or_else(|| unknown(&id))?;
-    Ok(Json(StatusView::Custodian(view)))
+    Ok(outcome_of(node.store(), id)?)
 }
 
 fn unknown(id: &ObligationId) -> ApiError {
     ApiError::not_found(format!("no obligation {id} is known here"))
 }
 
-impl App {
-    /// The outcome of a transfer within `time`, or where it stands then.
-    pub(crate) async fn outcome(
-        &self,
-        id: &ObligationId,
-        time: Duration,
-    ) -> Result<TransferView, ApiError> {
-        let ended = tokio::select! {
-            ended = self.node.wait(id, time) => ended?,
-            () = self.stopped() => None,
-        };
-        if let Some(outcome) = ended {
-            return Ok(TransferView::ended(id.as_str(), &outcome));
-        }
-        if let Some(PendingView { obligation, retries, deferred, .. }) =
-            self.node.status(id).await?
-        {
-            return Ok(TransferView::pending(&obligation, None, retries, deferred));
-        }
-        // It ended between the two questions.
-        outcome_of(self.node.store(), id)?.ok_or_else(|| unknown(id))
+/// The outcome of a transfer within `time`, or where it stands then, or once nobody waits any more.
+pub(crate) async fn outcome(
+    node: &NodeHandle,
+    id: &ObligationId,
+    time: Duration,
+    given_up: impl Future<Output = ()>,
+) -> Result<TransferView, ApiError> {
+    let ended = tokio::select! {
+        ended = node.wait(id, time) => ended?,
+        () = given_up => None,
+    };
+    if let Some(outcome) = ended {
+        return Ok(TransferView::ended(id.as_str(), &outcome));
     }
+    issued(node, id).await?.ok_or_else(|| unknown(id))
 }
 
 fn outcome_of(store: &dyn Read, id: &ObligationId) -> Result<Option<TransferView>, ReadError> {

@@ -117,6 +117,20 @@ impl Message {
         Some(found)
     }
 
+    /// Another value in `params._meta`, if there is one; the one that was there.
+    pub(crate) fn replace_meta(&mut self, key: &str, value: Value) -> Option<Value> {
+        let params = self.members.get_mut("params")?.as_object_mut()?;
+        let place = params.get_mut("_meta")?.as_object_mut()?.get_mut(key)?;
+        Some(std::mem::replace(place, value))
+    }
+
+    /// Another value in `params`.
+    pub(crate) fn set_param(&mut self, name: &str, value: Value) {
+        if let Some(params) = self.members.get_mut("params").and_then(Value::as_object_mut) {
+            params.insert(name.to_owned(), value);
+        }
+    }
+
     /// Puts a value into `_meta` of the result, or into `data` of the error.
     pub(crate) fn attach(&mut self, key: &str, value: Value) {
         let (place, within) = if self.members.contains_key("result") {

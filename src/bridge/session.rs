@@ -8,10 +8,12 @@ use super::running::{self, Calls};
 use super::upstream::Upstream;
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use crate::a2a::whole_numbers;
-use crate::binding::http::{HttpPeers, OfferReply};
+use crate::binding::http::OfferReply;
 use crate::calls::{self, LineError, Lines};
-use crate::config::{McpReach, McpServer};
+use crate::config::{McpReach, McpServer, OWN_SERVER};
 use crate::gate::{Gate, Refusal};
+use crate::mcp::{Caller, serve_lines};
+use crate::node::NodeHandle;
 use proto::id::AgentId;
 use proto::obligation::Obligation;
 use quinn::{RecvStream, SendStream};
@@ -41,26 +43,30 @@ const ACK_TIME_MAX: Duration = Duration::from_secs(2);
 pub(crate) struct Bridge {
     servers: BTreeMap<String, McpServer>,
     gate: Arc<Gate>,
-    peers: Arc<HttpPeers>,
+    node: NodeHandle,
     places: Semaphore,
     /// Of each peer; peers are listed.
     of_peers: Mutex<HashMap<AgentId, Arc<Semaphore>>>,
     stop: Receiver<bool>,
 }
 
+/// What a session is with.
+enum Begun {
+    /// The node itself.
+    Own,
+    /// The server of this name.
+    Behind(String, Upstream),
+}
+
 /// What came of the obligation beside a call.
 type Decided = (Message, Result<Option<Value>, String>);
 
 impl Bridge {
-    pub(crate) fn new(
-        servers: &[McpServer],
-        gate: Arc<Gate>,
-        peers: Arc<HttpPeers>,
-        stop: Receiver<bool>,
-    ) -> Self {
+    pub(crate) fn new(node: NodeHandle, gate: Arc<Gate>, stop: Receiver<bool>) -> Self {
+        let servers = &node.config().mcp_servers;
         let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
         let (places, of_peers) = (Semaphore::new(SESSIONS_MAX), Mutex::default());
-        Self { servers, gate, peers, places, of_peers, stop }
+        Self { servers, gate, node, places, of_peers, stop }
     }
 
     /// Serves one stream of `peer`.
@@ -70,8 +76,8 @@ impl Bridge {
         mut send: SendStream,
         recv: RecvStream,
     ) {
-        let mut head = Lines::new(recv, HEAD_LEN_MAX);
-        let asked = tokio::time::timeout(HEAD_TIME_MAX, head.next()).await;
+        let mut head_lines = Lines::new(recv, HEAD_LEN_MAX);
+        let asked = tokio::time::timeout(HEAD_TIME_MAX, head_lines.next()).await;
         let Ok(Ok(Some(line))) = asked else {
             let _ = send.reset(calls::Code::Malformed.into());
             return;
@@ -91,8 +97,20 @@ impl Bridge {
                 Err((Code::Overloaded, what))
             }
         };
-        let (server, upstream) = match begun {
-            Ok(begun) => begun,
+        let (name, upstream) = match begun {
+            Ok(Begun::Own) => {
+                let head = json!({ "server": OWN_SERVER }).to_string();
+                if calls::tell(&mut send, head.into_bytes()).await.is_ok() {
+                    let (node, stop) = (self.node.clone(), self.stop.clone());
+                    let read = head_lines.into_inner();
+                    let served = serve_lines(node, Caller::Peer(peer), stop, read, send).await;
+                    if let Err(error) = served {
+                        tracing::debug!(%error, "an MCP session of a peer");
+                    }
+                }
+                return;
+            }
+            Ok(Begun::Behind(name, upstream)) => (name, upstream),
             Err((code, what)) => {
                 tracing::info!(%peer, what, "no MCP session");
                 let error = json!({ "error": { "code": code as i64, "message": what } });
@@ -101,19 +119,22 @@ impl Bridge {
                 return;
             }
         };
-        let head_of_ours = json!({ "server": server.name }).to_string();
-        if calls::tell(&mut send, head_of_ours.into_bytes()).await.is_err() {
+        let head = json!({ "server": name }).to_string();
+        if calls::tell(&mut send, head.into_bytes()).await.is_err() {
             return;
         }
         // Messages may be longer than the first line; what was read beyond it stays.
-        let lines = Lines::new(head.into_inner(), MESSAGE_LEN_MAX);
-        self.pump(peer, &server.name, upstream, lines, send).await;
+        let lines = Lines::new(head_lines.into_inner(), MESSAGE_LEN_MAX);
+        self.pump(peer, &name, upstream, lines, send).await;
     }
 
-    fn begin(&self, peer: &AgentId, line: &[u8]) -> Result<(&McpServer, Upstream), (Code, String)> {
+    fn begin(&self, peer: &AgentId, line: &[u8]) -> Result<Begun, (Code, String)> {
         let head: Value = serde_json::from_slice(line)
             .map_err(|error| (Code::Unavailable, format!("the first line: {error}")))?;
         let name = head.get("server").and_then(Value::as_str).unwrap_or_default();
+        if name == OWN_SERVER && self.node.config().mcp.enabled {
+            return Ok(Begun::Own);
+        }
         let server = self
             .servers
             .get(name)
@@ -123,10 +144,10 @@ impl Bridge {
         let server = server.ok_or_else(none)?;
         let started = match &server.reach {
             McpReach::Command(command) => Upstream::program(name, command),
-            McpReach::Http { url, token_file } => Upstream::http(url, token_file.as_deref()),
+            McpReach::Http { url, token_file } => Upstream::http(name, url, token_file.as_deref()),
         };
         match started {
-            Ok(upstream) => Ok((server, upstream)),
+            Ok(upstream) => Ok(Begun::Behind(name.to_owned(), upstream)),
             Err(error) => {
                 tracing::error!(server = name, %error, "an MCP server cannot be started");
                 Err((Code::Unavailable, format!("the server {name:?} cannot be started")))
@@ -412,7 +433,7 @@ impl Bridge {
         let obligation: Obligation = serde_json::from_value(whole_numbers(envelope))
             .map_err(|error| format!("params._meta[{OBLIGATION_KEY}] is no obligation: {error}"))?;
         let stopping = || "the node is stopping".to_owned();
-        let http = self.peers.of(peer).await.ok_or_else(stopping)?;
+        let http = self.node.http_peers().of(peer).await.ok_or_else(stopping)?;
         let answer = http.begin(&obligation).await.ok_or_else(stopping)?;
         match tokio::time::timeout(ACK_TIME_MAX, answer).await {
             Ok(Ok(OfferReply::Ack(ack))) => Ok(serde_json::to_value(ack).ok()),

@@ -3,7 +3,8 @@
 use super::message::Message;
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use crate::calls::{Lines, tell};
-use crate::config::HttpUrl;
+use crate::config::{HttpUrl, read_token};
+use crate::mcp::forward::{Target, forward};
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
@@ -14,6 +15,10 @@ use tokio::task::JoinSet;
 
 /// How long a program may take to end once its input has.
 const END_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long a connection with a server may take.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
+/// Bytes on their way to what speaks HTTP.
+const PIPE_LEN: usize = 64 * 1024;
 /// Bytes of a line that a program writes to standard error; a longer one ends the reading of it.
 const ERROR_LINE_LEN_MAX: usize = 8 * 1024;
 
@@ -85,8 +90,49 @@ impl Upstream {
     }
 
     /// Speaks Streamable HTTP with a server.
-    pub(super) fn http(_url: &HttpUrl, _token_file: Option<&Path>) -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
+    pub(super) fn http(name: &str, url: &HttpUrl, token_file: Option<&Path>) -> io::Result<Self> {
+        let token = token_file.map(read_token).transpose().map_err(io::Error::other)?;
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIME_MAX)
+            .build()
+            .map_err(io::Error::other)?;
+        let (who, hint) = ("no MCP server", String::new());
+        let target = Target { http, url: url.url().clone(), token, who, hint };
+        let (to, mut told) = mpsc::channel::<Message>(MESSAGES_READY_MAX);
+        let (said, from) = mpsc::channel(MESSAGES_READY_MAX);
+        let (lines, mut answers) = mpsc::channel::<String>(MESSAGES_READY_MAX);
+        let (read, mut write) = tokio::io::duplex(PIPE_LEN);
+        let mut work = JoinSet::new();
+        work.spawn(async move {
+            while let Some(message) = told.recv().await {
+                if tell(&mut write, message.to_vec()).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let server = name.to_owned();
+        work.spawn(async move {
+            while let Some(line) = answers.recv().await {
+                match Message::parse(line.as_bytes()) {
+                    Ok(message) => {
+                        if said.send(message).await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(error) => tracing::warn!(server, %error, "an answer that is no message"),
+                }
+            }
+        });
+        let server = name.to_owned();
+        // Not of this set: it tells the server that the session ended.
+        tokio::spawn(async move {
+            if let Err(error) = forward(target, read, lines).await {
+                tracing::warn!(server, %error, "the way to an MCP server");
+            }
+        });
+        Ok(Self { to, from, _work: work })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Global;
 use crate::config::{HttpUrl, NodeConfig, read_token};
+use crate::mcp::forward::Target;
 use anyhow::{Context as _, bail};
 use reqwest::{Method, Response, StatusCode, Url};
 use serde_json::Value;
@@ -39,6 +40,7 @@ fn hint(status: StatusCode, code: &str) -> &'static str {
 }
 
 /// A node's API.
+#[derive(Clone)]
 pub(super) struct Client {
     http: reqwest::Client,
     base: Url,
@@ -69,6 +71,17 @@ impl Client {
         let http =
             reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_TIME_MAX).build()?;
         Ok(Self { http, base: base.url().clone(), token, config: file.display().to_string() })
+    }
+
+    /// A path below the API, for those who make the requests themselves.
+    pub(super) fn target(&self, path: &str) -> Target {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push(path);
+        }
+        let hint = format!("\n  hint: start it with `abhyasa node --config {}`", self.config);
+        let (http, token) = (self.http.clone(), self.token.clone());
+        Target { http, url, token, who: "no node", hint }
     }
 
     pub(super) async fn get(

@@ -1,37 +1,27 @@
-//! `abhyasa mcp`.
+//! `abhyasa mcp stdio`: messages of MCP from standard input to the running node, and its answers back.
 
-use super::Global;
-use crate::bridge::{Far, proxy};
-use crate::config::NodeConfig;
-use proto::id::AgentId;
+use super::client::Client;
+use crate::mcp::forward::{self, Target};
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::mpsc;
 
-/// Model Context Protocol.
-#[derive(Debug, clap::Subcommand)]
-pub(super) enum McpCommand {
-    /// Be an MCP server whose calls go to one behind another node, over QUIC: on standard input and
-    /// output, as MCP clients start it.
-    Proxy(ProxyArgs),
-}
+/// Lines that wait for the client to read them.
+const LINES_WAITING_MAX: usize = 64;
 
-/// Where calls go.
-#[derive(Debug, clap::Args)]
-pub(super) struct ProxyArgs {
-    /// The node before the server: a peer with an address in the configuration.
-    #[arg(long, value_name = "ID")]
-    peer: AgentId,
-    /// Name of the server there.
-    #[arg(long, value_name = "NAME")]
-    server: String,
-}
-
-pub(super) async fn run(global: &Global, command: McpCommand) -> anyhow::Result<()> {
-    match command {
-        McpCommand::Proxy(ProxyArgs { peer, server }) => {
-            let config = NodeConfig::load(&global.config_file())?;
-            super::run::log_to_stderr(&config.log)?;
-            let far = Far::new(&config, peer, server)?;
-            proxy::lines(far, tokio::io::stdin(), tokio::io::stdout()).await?;
-            Ok(())
+/// Forwards until standard input ends.
+pub(super) async fn stdio(client: &Client) -> anyhow::Result<()> {
+    let (lines, mut waiting) = mpsc::channel::<String>(LINES_WAITING_MAX);
+    let writer = tokio::spawn(async move {
+        let mut out = tokio::io::stdout();
+        while let Some(mut line) = waiting.recv().await {
+            line.push('\n');
+            out.write_all(line.as_bytes()).await?;
+            out.flush().await?;
         }
-    }
+        std::io::Result::Ok(())
+    });
+    let target: Target = client.target("mcp");
+    forward::forward(target, tokio::io::stdin(), lines).await?;
+    writer.await??; // who stopped reading us is no reader to complain to
+    Ok(())
 }

@@ -75,6 +75,8 @@ pub(super) async fn run(config: NodeConfig, json: bool) -> anyhow::Result<()> {
 
 pub(super) fn log_to_stderr(config: &LogConfig) -> anyhow::Result<()> {
     let filter: tracing_subscriber::EnvFilter = config.filter.parse()?;
+    // At its other levels it logs whole messages, and payloads are never logged.
+    let filter = filter.add_directive("rmcp=warn".parse()?);
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
@@ -88,16 +90,16 @@ pub(super) fn log_to_stderr(config: &LogConfig) -> anyhow::Result<()> {
 
 /// Signals that ask the process to end.
 #[cfg(unix)]
-struct Signals([tokio::signal::unix::Signal; 2]);
+pub(super) struct Signals([tokio::signal::unix::Signal; 2]);
 
 #[cfg(unix)]
 impl Signals {
-    fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         let [interrupt, terminate] = &mut self.0;
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -107,15 +109,15 @@ impl Signals {
 }
 
 #[cfg(not(unix))]
-struct Signals;
+pub(super) struct Signals;
 
 #[cfg(not(unix))]
 impl Signals {
-    fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self)
     }
 
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         let _ = tokio::signal::ctrl_c().await;
     }
 }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// MCP servers in one configuration.
 pub const MCP_SERVERS_MAX: usize = 256;
+/// Name of the node's own server, for peers.
+pub const OWN_SERVER: &str = "abhyasa";
 /// Bytes of a server's name.
 const NAME_LEN_MAX: usize = 64;
 
@@ -77,6 +79,10 @@ impl McpServerTable {
             let what = format!("{:?} is no name of a server", self.name);
             let fix = format!("1 to {NAME_LEN_MAX} letters, digits, '-', '_' and '.'");
             return Err(Fault::new(["name"], what, fix));
+        }
+        if self.name == OWN_SERVER {
+            let what = format!("{OWN_SERVER} is the node's own server");
+            return Err(Fault::new(["name"], what, "give it another name"));
         }
         let reach = match (self.command, self.url) {
             (Some(command), None) if command.first().is_some_and(|program| !program.is_empty()) => {

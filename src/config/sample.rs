@@ -4,8 +4,8 @@
 use super::kinds::{KINDS, WEBHOOK_TIMEOUT_MS};
 use super::section::Section;
 use super::{
-    A2aConfig, ApiConfig, CustodyConfig, EscalationConfig, HostPort, LogConfig, QuicConfig,
-    RatesConfig, StoreConfig, WeightsConfig,
+    A2aConfig, ApiConfig, CustodyConfig, EscalationConfig, HostPort, LogConfig, McpConfig,
+    QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
 };
 use proto::id::AgentId;
 use std::fmt::Write as _;
@@ -119,6 +119,7 @@ impl Sample<'_> {
         section::<RatesConfig>(&mut out, &[]);
         section::<WeightsConfig>(&mut out, &[]);
         section::<A2aConfig>(&mut out, &[]);
+        section::<McpConfig>(&mut out, &[]);
         section::<EscalationConfig>(&mut out, &[]);
         section::<LogConfig>(&mut out, &[]);
         kinds(&mut out);

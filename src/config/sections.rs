@@ -222,6 +222,25 @@ section! {
 }
 
 section! {
+    /// Model Context Protocol (MCP), at /mcp on the address of the API, for the agents and tools of
+    /// the operator: who may use the API may use it.
+    McpConfig "mcp" {
+        /// Whether it is served.
+        enabled: bool = true;
+        /// Bytes of a message. A longer one is answered 413, or ends the stream it came in.
+        request_len_max: usize = 1_048_576, OBLIGATION_LEN_MAX => 67_108_864;
+        /// Requests being answered at a time, event streams among them. A further one is refused with
+        /// retry-after.
+        requests_max: usize = 256, 1 => 65_536;
+        /// Sessions of clients that speak a version before 2026-07-28. A further one is refused with
+        /// retry-after.
+        sessions_max: usize = 64, 1 => 65_536;
+        /// Seconds a session may ask nothing, with no stream of it open, before it is forgotten.
+        session_idle_seconds: u64 = 300, 1 => 86_400;
+    }
+}
+
+section! {
     /// Where escalations are sent, beside the inbox and the log.
     EscalationConfig "escalation" {
         /// URL that gets each escalation as a POST, until it answers 2xx.

@@ -56,6 +56,7 @@ fn the_sample_explains_every_key() {
         "[rates]\n?=1",
         "[weights]\n?=1",
         "[a2a]\n?=1",
+        "[mcp]\n?=1",
         "[escalation]\n?=1",
         "[log]\n?=1",
         "[[peers]]\n?=1",

@@ -10,11 +10,12 @@ use crate::router::Router;
 use crate::store::Storage;
 use crate::telemetry::Metrics;
 use proto::ack::CustodyAck;
-use proto::custodian::Draft;
+use proto::custodian::{Check, Draft, IssueError};
 use proto::custody::{IssueResult, OperatorResult};
 use proto::event::Event;
 use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
+use proto::polarity::Registry;
 use proto::record::{Outcome, Resolution};
 use proto::store::{Read, Table};
 use proto::time::Time;
@@ -92,6 +93,7 @@ pub struct NodeHandle {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) shared: Arc<Shared>,
     pub(super) config: Arc<NodeConfig>,
+    pub(super) registry: Arc<Registry>,
     pub(super) http: Arc<HttpPeers>,
     pub(super) a2a: Option<Arc<A2a>>,
     pub(super) http3: Arc<Mutex<Option<mpsc::Receiver<Incoming>>>>,
@@ -172,6 +174,31 @@ impl NodeHandle {
         }))
     }
 
+    /// What issuing `draft` would come to now. Nothing is kept, and nothing promised: the next
+    /// issue may change it.
+    ///
+    /// # Errors
+    /// [`NodeError`]; the inner result is the rule that refuses.
+    pub async fn check(&self, draft: Draft) -> Result<Result<Check, IssueError>, NodeError> {
+        if !self.shared.recovered.load(Ordering::SeqCst) {
+            return Err(self.busy());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.try_call(Call::Check { draft: Box::new(draft), reply })?;
+        answer.await.map_err(|_| NodeError::Stopping)
+    }
+
+    /// The polarity rules of this node.
+    #[must_use]
+    pub const fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// How many durable answers there were that no event tells of: issues, decisions of a person.
+    pub(crate) fn untold(&self) -> (u64, u64) {
+        self.router.untold()
+    }
+
     /// Acknowledges an escalation.
     ///
     /// # Errors
@@ -240,6 +267,11 @@ impl NodeHandle {
     /// The A2A server, if one is configured.
     pub(crate) const fn a2a(&self) -> Option<&Arc<A2a>> {
         self.a2a.as_ref()
+    }
+
+    /// The sessions of peers that are not of a connection.
+    pub(crate) const fn http_peers(&self) -> &Arc<HttpPeers> {
+        &self.http
     }
 
     /// The HTTP/3 connections of this node, for the one that serves them.

@@ -4,9 +4,8 @@
 //! they show cannot be shown otherwise.
 
 use super::{Server, TOKEN, bob, echo};
-use crate::common::{World, id};
+use crate::common::{World, id, peers};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -17,40 +16,10 @@ const CONSTRAINTS: &str = "tests/a2a/constraints.txt";
 /// How long the client may take.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(120);
 
-fn run(what: &mut Command) -> Result<Output, String> {
-    let output = what.output().map_err(|error| format!("{what:?}: {error}"))?;
-    if output.status.success() {
-        return Ok(output);
-    }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Err(format!("{what:?}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr)))
-}
-
 /// A Python with both, made once.
 pub(super) fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
-    PYTHON.get_or_init(|| {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("a2a-peers-2");
-        let python = place.join("bin/python");
-        let constraints = Path::new(env!("CARGO_MANIFEST_DIR")).join(CONSTRAINTS);
-        let imports = |python: &Path| run(Command::new(python).args(["-c", "import a2a, httpx, aioquic"]));
-        if imports(&python).is_ok() {
-            return python;
-        }
-        let made = run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))
-            .and_then(|_| run(Command::new(&python).args(["-m", "pip", "install", "-q", "-c"]).arg(constraints).args(PEERS)))
-            .and_then(|_| imports(&python));
-        if let Err(why) = made {
-            panic!(
-                "A2A's SDK and aioquic cannot be had, and this test needs them. It takes Python 3.10 or newer with \
-                 venv, and PyPI or a mirror of it (PIP_INDEX_URL):\n  python3 -m venv {0} && {0}/bin/pip \
-                 install {1}\n{why}",
-                place.display(),
-                PEERS.join(" ")
-            );
-        }
-        python
-    })
+    PYTHON.get_or_init(|| peers::python("a2a-peers-2", &PEERS, "a2a, httpx, aioquic", CONSTRAINTS))
 }
 
 async fn client(server: &Server, binding: &str) {

@@ -2,8 +2,10 @@
 
 use super::{GATE, configs, files, here, proxy, python};
 use crate::common::{self, World, id};
+use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 /// How long the client may take.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(120);
@@ -47,4 +49,100 @@ async fn ab3_the_sdk_does_in_the_era_of_sessions_too() {
     let alice = common::start(alice).await;
     client("legacy", &by_stdio(&bob)).await;
     alice.stop().await.unwrap();
+}
+
+/// A proxy that listens, and where.
+async fn listening(config: &Path) -> (tokio::process::Child, String) {
+    let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_abhyasa"))
+        .args(proxy(config, "files"))
+        .args(["--listen", "127.0.0.1:0"])
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut line).await.unwrap();
+    let url = line.trim().strip_prefix("MCP at ").unwrap_or_else(|| panic!("{line:?}"));
+    (child, url.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ab3_the_sdk_calls_over_http_and_quic_in_both_eras() {
+    let world = World::new();
+    let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
+    let alice = common::start(alice).await;
+    let (mut child, url) = listening(&bob).await;
+    client("auto", std::slice::from_ref(&url)).await;
+    client("legacy", std::slice::from_ref(&url)).await;
+    web(&url).await;
+    #[cfg(unix)]
+    {
+        let id = child.id().unwrap().to_string();
+        std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap();
+        let ended = tokio::time::timeout(common::PATIENCE, child.wait()).await;
+        assert!(ended.expect("it ends").unwrap().success());
+    }
+    child.kill().await.ok();
+    alice.stop().await.unwrap();
+}
+
+/// What Streamable HTTP wants of a server beside MCP itself.
+async fn web(url: &str) {
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let list = |id: i64| {
+        json!({ "jsonrpc": "2.0", "id": id, "method": "tools/list", "params": {
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {}
+        }
+    } })
+    };
+    let post = || http.post(url).header("accept", "application/json, text/event-stream");
+    let status = async |request: reqwest::RequestBuilder| request.send().await.unwrap().status();
+    assert_eq!(status(post().json(&list(1))).await, 200);
+    assert_eq!(status(post().json(&list(1)).header("origin", "https://example.org")).await, 403);
+    assert_eq!(status(post().json(&list(1)).header("host", "example.org")).await, 403);
+    assert_eq!(status(post().json(&list(1)).header("mcp-method", "tools/call")).await, 400);
+    assert_eq!(status(post().json(&list(1)).header("mcp-session-id", "none")).await, 404);
+    assert_eq!(status(post().body("[1]")).await, 400);
+    assert_eq!(status(http.get(url)).await, 405);
+    assert_eq!(status(http.delete(url)).await, 404);
+    // Clients without sessions share the way, and not their ids.
+    let mut answers = tokio::task::JoinSet::new();
+    for path in ["a", "b", "c", "d"] {
+        let mut call = list(7);
+        call["method"] = json!("tools/call");
+        call["params"]["name"] = json!("read");
+        call["params"]["arguments"] = json!({ "path": path });
+        let request = post().json(&call);
+        answers.spawn(async move {
+            let answer: serde_json::Value = request.send().await.unwrap().json().await.unwrap();
+            assert_eq!(answer["id"], 7, "{answer}");
+            assert_eq!(answer["result"]["content"][0]["text"], format!("content of {path}"));
+        });
+    }
+    answers.join_all().await;
+}
+
+/// The server may speak HTTP itself, in whichever era its client does.
+#[tokio::test(flavor = "multi_thread")]
+async fn ab3_the_server_behind_may_speak_http() {
+    let world = World::new();
+    let at = abhyasa::loopback::free_address().unwrap();
+    let mut server = tokio::process::Command::new(python())
+        .arg(here("tests/bridge/server.py"))
+        .arg(at.port().to_string())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let up = async || tokio::net::TcpStream::connect(at).await.ok();
+    common::eventually("the server", up).await;
+    let files = format!("\n[[mcp_servers]]\nname = \"files\"\nurl = \"http://{at}/mcp\"\n");
+    let (alice, bob) = configs(&world, &format!("{files}{GATE}"));
+    let alice = common::start(alice).await;
+    client("auto", &by_stdio(&bob)).await;
+    client("legacy", &by_stdio(&bob)).await;
+    alice.stop().await.unwrap();
+    server.kill().await.unwrap();
 }

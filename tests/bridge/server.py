@@ -38,6 +38,6 @@ def notes() -> str:
 
 
 if len(sys.argv) > 1:
-    server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]), log_level="WARNING")
+    server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
 else:
     server.run("stdio")

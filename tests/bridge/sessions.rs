@@ -147,3 +147,28 @@ async fn df1_a_deferred_obligation_is_no_reason_to_hold_the_call_and_a_canceled_
     client.end().await;
     alice.stop().await.unwrap();
 }
+
+/// The node itself has a server for its peers: what concerns them, and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_itself_is_a_server_for_its_peers() {
+    let world = World::new();
+    let (alice, bob) = configs(&world, "");
+    let alice = common::start(alice).await;
+    let mut client = Proxy::start(&bob, "abhyasa");
+    let info = json!({ "name": "test", "version": "1" });
+    let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info });
+    let opened = client.call("initialize", params).await;
+    assert_eq!(opened["result"]["serverInfo"]["name"], "abhyasa", "{opened}");
+    client.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+    let tools = client.call("tools/list", json!({})).await;
+    let tools: Vec<&str> = tools["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(tools.len(), 2, "{tools:?}");
+    assert!(tools.contains(&"check_authorization") && tools.contains(&"obligation_status"));
+    client.end().await;
+    alice.stop().await.unwrap();
+}

@@ -2,6 +2,7 @@
 //! bare quinn that may misbehave.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod peers;
 pub mod raw;
 pub mod web;
 

@@ -5,9 +5,10 @@ use crate::id::{AgentId, GovernedKey, Kind, ObligationId};
 use crate::limits::OBLIGATION_LEN_MAX;
 use crate::obligation::{Obligation, ObligationError};
 use crate::payload::Payload;
-use crate::polarity::{Change, PolarityError, Registry};
+use crate::polarity::{Change, Judgement, PolarityError, Registry};
 use crate::profile::{Profile, ProfileError};
 use crate::record::{Cell, CellValue, Outcome, Pending, Role, Terminal, cell_key};
+use crate::safe_action::SafeAction;
 use crate::settings::Settings;
 use crate::step::Ctx;
 use crate::store::{ReadError, Table};
@@ -127,16 +128,50 @@ pub enum IssueError {
     },
 }
 
+/// What issuing a draft would come to, without having done it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Check {
+    /// Whether it would be under custody. `false`: inadmissible (AC-1), it would go best-effort.
+    pub custody: bool,
+    /// What its polarity rule says of it.
+    pub judgement: Judgement,
+    /// `safe(O)`, for an admissible one.
+    pub safe_action: Option<SafeAction>,
+    /// Seconds from issue to its deadline; none if it was issued before.
+    pub deadline_seconds: Option<u64>,
+    /// Offers after the first; none if it was issued before.
+    pub max_retries: Option<u32>,
+    /// Its sequence, for set-semantic kinds.
+    pub sequence: Option<u64>,
+    /// Whether the same obligation was issued before: issuing it again does nothing.
+    pub existing: bool,
+}
+
+/// A draft that every rule lets through.
+struct Admission {
+    obligation: Obligation,
+    judged: Judgement,
+    /// None: best-effort.
+    profile: Option<Profile>,
+    /// The transfer that set the governed key before, if any.
+    superseded: Option<u64>,
+    existing: bool,
+    /// Encoded, behind the room of its record if it is under custody.
+    bytes: Vec<u8>,
+    /// It was issued before, and this was said.
+    before: Option<Issued>,
+}
+
 impl Custodian {
-    /// Takes one obligation. The outer error is the store's and ends the process.
-    //= AC-1 AB-1
-    pub(crate) fn issue(
-        &mut self,
+    /// Whether an obligation may be taken, and as what. Writes nothing.
+    //= AC-1
+    fn admit(
+        &self,
         ctx: &mut Ctx<'_>,
         settings: &Settings,
         registry: &Registry,
         draft: Draft,
-    ) -> Result<Result<Issued, IssueError>, ReadError> {
+    ) -> Result<Result<Admission, IssueError>, ReadError> {
         if draft.target == settings.me {
             return Ok(Err(IssueError::Oneself { target: draft.target }));
         }
@@ -162,7 +197,11 @@ impl Custodian {
             Err(error) => return Ok(Err(error.into())),
         };
         if let Some(result) = self.issued_before(ctx, &obligation)? {
-            return Ok(result);
+            return Ok(result.map(|issued| {
+                let (bytes, superseded) = (Vec::new(), None);
+                let (profile, existing, before) = (None, true, Some(issued));
+                Admission { obligation, judged, profile, superseded, existing, bytes, before }
+            }));
         }
         let admissible = judged.admissible();
         #[cfg(feature = "mutants")]
@@ -202,7 +241,7 @@ impl Custodian {
             match obligation.sequence {
                 _ if existing => {}
                 Some(given) if given <= latest => {
-                    let key = judged.key.into();
+                    let key = judged.key.clone().into();
                     return Ok(Err(IssueError::Superseded { key, given, latest }));
                 }
                 Some(_) => {}
@@ -221,6 +260,52 @@ impl Custodian {
         let full = full.filter(|_| !ctx.is(crate::mutant::Mutant::IgnoresFull));
         if let Some(error) = full {
             return Ok(Err(error));
+        }
+        let before = None;
+        Ok(Ok(Admission { obligation, judged, profile, superseded, existing, bytes, before }))
+    }
+
+    /// What [`Self::issue`] would say of a draft now.
+    pub(crate) fn check(
+        &self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        registry: &Registry,
+        draft: Draft,
+    ) -> Result<Result<Check, IssueError>, ReadError> {
+        let admitted = self.admit(ctx, settings, registry, draft)?;
+        Ok(admitted.map(|Admission { obligation, judged, profile, existing, before, .. }| {
+            let fresh = before.is_none();
+            let rationale = format!("not confirmed applied by {}", obligation.target);
+            Check {
+                custody: before.as_ref().map_or(profile.is_some(), |issued| issued.custody),
+                safe_action: judged.safe_action(&obligation, &rationale),
+                deadline_seconds: fresh.then_some(obligation.deadline_seconds),
+                max_retries: fresh.then_some(obligation.max_retries),
+                sequence: before.map_or(obligation.sequence, |issued| issued.sequence),
+                judgement: judged,
+                existing,
+            }
+        }))
+    }
+
+    /// Takes one obligation. The outer error is the store's and ends the process.
+    //= AC-1 AB-1
+    pub(crate) fn issue(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        settings: &Settings,
+        registry: &Registry,
+        draft: Draft,
+    ) -> Result<Result<Issued, IssueError>, ReadError> {
+        let admission = match self.admit(ctx, settings, registry, draft)? {
+            Ok(admission) => admission,
+            Err(error) => return Ok(Err(error)),
+        };
+        let Admission { obligation, judged, profile, superseded, existing, bytes, before } =
+            admission;
+        if let Some(issued) = before {
+            return Ok(Ok(issued));
         }
         let num = if profile.is_some() { self.next_num } else { 0 };
         if let Change::Authorization { granted } = judged.change

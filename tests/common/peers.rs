@@ -1,0 +1,86 @@
+//! Programs of others that tests speak with. They come from their registries into scratch places below
+//! `target/`. Without them such a test fails: what it shows cannot be shown otherwise.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Runs a program that must succeed.
+pub fn run(what: &mut Command) -> Result<Output, String> {
+    let output = what.output().map_err(|error| format!("{what:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Err(format!("{what:?}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr)))
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// A Python that can import `modules`, with releases from PyPI. What they need is held to the
+/// releases in `constraints`: one of tomorrow is no reason for a test to fail.
+pub fn python(name: &str, packages: &[&str], modules: &str, constraints: &str) -> PathBuf {
+    let place = scratch(name);
+    let python = place.join("bin/python");
+    let imports = || run(Command::new(&python).args(["-c", &format!("import {modules}")]));
+    if imports().is_ok() {
+        return python;
+    }
+    let constraints = root().join(constraints);
+    let made = run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))
+        .and_then(|_| {
+            let mut pip = Command::new(&python);
+            pip.args(["-m", "pip", "install", "-q", "-c"]).arg(constraints).args(packages);
+            run(&mut pip)
+        })
+        .and_then(|_| imports());
+    if let Err(why) = made {
+        panic!(
+            "{1} cannot be had, and this test needs them. It takes Python 3.10 or newer with venv, and \
+             PyPI or a mirror of it (PIP_INDEX_URL):\n  python3 -m venv {0} && {0}/bin/pip install \
+             {1}\n{why}",
+            place.display(),
+            packages.join(" ")
+        );
+    }
+    python
+}
+
+/// A place with the packages of npm that `manifests` (a directory with `package.json` and its lock)
+/// lists, and the Node.js that is one of them: others need a newer one than a system may have.
+pub fn node(name: &str, manifests: &str) -> PathBuf {
+    let place = scratch(name);
+    let node = place.join("node_modules/node/bin/node");
+    let done = place.join("done"); // written last: an install that broke off is no install
+    if done.exists() && run(Command::new(&node).arg("--version")).is_ok() {
+        return place;
+    }
+    let made = std::fs::create_dir_all(&place)
+        .and_then(|()| {
+            for file in ["package.json", "package-lock.json"] {
+                std::fs::copy(root().join(manifests).join(file), place.join(file))?;
+            }
+            Ok(())
+        })
+        .map_err(|error| format!("{}: {error}", place.display()))
+        .and_then(|()| {
+            // Not `ci`: it refuses a lock without what only another system would need.
+            let mut npm = Command::new("npm");
+            run(npm.args(["install", "--no-save", "--no-fund", "--no-audit"]).current_dir(&place))
+        })
+        .and_then(|_| run(Command::new(&node).arg("--version")))
+        .and_then(|_| std::fs::write(&done, "").map_err(|error| error.to_string()));
+    if let Err(why) = made {
+        panic!(
+            "the packages in {manifests} cannot be had, and this test needs them. It takes npm with \
+             Node.js 20 or newer, and its registry or a mirror of it:\n  cd {} && npm install\n{why}",
+            place.display()
+        );
+    }
+    place
+}
