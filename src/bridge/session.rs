@@ -293,7 +293,7 @@ impl Session {
                     }
                 }
                 line = heard.recv(), if listening && self.has_room() => match line {
-                    Some(Ok(line)) => self.from_client(&line),
+                    Some(Ok(line)) => self.hear_client(&line),
                     Some(Err(error)) => {
                         tracing::info!(peer = %self.peer, server = self.server, %error, "an MCP session ends");
                         return self.end(&client, Code::Lost, &error.to_string()).await;
@@ -302,7 +302,7 @@ impl Session {
                 },
                 said = said => match said {
                     Some((room, Some(message))) => {
-                        let message = self.from_server(message);
+                        let message = self.hear_server(message);
                         if let Some(line) = message.and_then(|message| message.within(MESSAGE_LEN_MAX)) {
                             room.send(line);
                         }
@@ -337,7 +337,7 @@ impl Session {
         }
     }
 
-    fn from_client(&mut self, line: &[u8]) {
+    fn hear_client(&mut self, line: &[u8]) {
         let mut message = match Message::parse(line) {
             Ok(message) => message,
             Err(error) => {
@@ -448,7 +448,7 @@ impl Session {
     }
 
     /// What the client hears of what the server said.
-    fn from_server(&mut self, mut message: Message) -> Option<Message> {
+    fn hear_server(&mut self, mut message: Message) -> Option<Message> {
         if let Form::Response { id } = &message.form.clone() {
             // The answer to a call that was ended is no answer any more.
             let call = self.calls.end(id)?;

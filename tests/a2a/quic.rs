@@ -176,10 +176,11 @@ async fn every_operation_is_on_a_stream_and_says_the_same_as_over_http() {
 
     let named = json!({ "id": slow });
     let mut stream = Call::ask(&raw, &asks("SubscribeToTask", &named, &json!({}))).await;
-    assert_eq!(shapes(&[stream.event().await.unwrap()]), ["task WORKING"]);
+    // It may have begun by now, or not.
+    assert!(shapes(&[stream.event().await.unwrap()])[0].starts_with("task "));
     let canceled = call(&raw, "CancelTask", named.clone()).await;
     assert_eq!(canceled["status"]["state"], "TASK_STATE_CANCELED");
-    assert_eq!(shapes(&stream.rest().await), ["statusUpdate CANCELED"]);
+    assert_eq!(shapes(&stream.rest().await).last().unwrap(), "statusUpdate CANCELED");
     // Another caller's tasks are not there.
     assert_eq!(server.refused("GetTask", named).await, -32001);
     server.stop().await;
@@ -441,8 +442,11 @@ async fn a_call_that_is_canceled_leaves_its_task_and_frees_its_place() {
         call.next().await.unwrap().get("event").map(drop)
     })
     .await;
-    let found = call(&raw, "GetTask", json!({ "id": task })).await;
-    assert_eq!(found["status"]["state"], "TASK_STATE_WORKING", "the task goes on");
+    eventually("the task goes on", async || {
+        let found = call(&raw, "GetTask", json!({ "id": task })).await;
+        (found["status"]["state"] == "TASK_STATE_WORKING").then_some(())
+    })
+    .await;
     server.stop().await;
 }
 
