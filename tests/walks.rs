@@ -63,7 +63,7 @@ fn run(dir: &Path, script: &str) -> String {
         let group = format!("-{}", child.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         let log = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
-        let logs = ["agent.log", "a.log", "b.log", "call.log"].map(log).join("\n");
+        let logs = ["agent.log", "host.log", "a.log", "b.log", "call.log"].map(log).join("\n");
         panic!("{ended:?}\n{script}\n{printed}\n{logs}");
     }
     printed
@@ -73,7 +73,7 @@ fn run(dir: &Path, script: &str) -> String {
 fn the_walks_of_the_readme_go_as_they_say() {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"));
     let walks = walks(&readme.unwrap());
-    assert_eq!(walks.len(), 3, "the set-up and what follows");
+    assert_eq!(walks.len(), 4, "the set-up and what follows");
     let dir = tempfile::tempdir().unwrap();
     for Walk { script, prints } in walks {
         let printed = run(dir.path(), &script);
