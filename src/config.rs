@@ -103,6 +103,7 @@ struct File {
     gate: Vec<gate::GateTable>,
     #[serde(default)]
     mcp_servers: Vec<mcp_servers::McpServerTable>,
+    #[serde(default)]
     mcp: McpConfig,
     #[serde(default)]
     escalation: EscalationConfig,
