@@ -292,6 +292,21 @@ impl<R: tokio::io::AsyncRead + Unpin> Lines<R> {
         }
     }
 
+    /// Feeds a queue until the end, or the first error, which is the last it gets.
+    pub(crate) async fn feed(mut self, to: mpsc::Sender<Result<Vec<u8>, LineError>>) {
+        loop {
+            let line = match self.next().await {
+                Ok(Some(line)) => Ok(line),
+                Ok(None) => return,
+                Err(error) => Err(error),
+            };
+            let over = line.is_err();
+            if to.send(line).await.is_err() || over {
+                return;
+            }
+        }
+    }
+
     /// The room of the lines so far, for whoever keeps them.
     pub(crate) const fn room(&mut self) -> Option<OwnedSemaphorePermit> {
         self.held.take()

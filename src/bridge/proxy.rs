@@ -31,7 +31,7 @@ where
 {
     let (said, mut heard) = mpsc::channel(MESSAGES_READY_MAX);
     let mut reading = JoinSet::new(); // it ends with this
-    reading.spawn(reader(read, said));
+    reading.spawn(Lines::new(read, MESSAGE_LEN_MAX).feed(said));
     let (tells, told) = mpsc::channel(MESSAGES_READY_MAX);
     let mut writing = tokio::spawn(writer(write, told));
     let mut proxy = Proxy {
@@ -87,21 +87,6 @@ where
         writing.abort();
     }
     result
-}
-
-async fn reader<R: AsyncRead + Unpin>(read: R, said: mpsc::Sender<Result<Vec<u8>, LineError>>) {
-    let mut lines = Lines::new(read, MESSAGE_LEN_MAX);
-    loop {
-        let line = match lines.next().await {
-            Ok(Some(line)) => Ok(line),
-            Ok(None) => return,
-            Err(error) => Err(error),
-        };
-        let over = line.is_err();
-        if said.send(line).await.is_err() || over {
-            return;
-        }
-    }
 }
 
 async fn writer<W: AsyncWrite + Unpin>(mut write: W, mut told: mpsc::Receiver<Vec<u8>>) {

@@ -172,7 +172,7 @@ impl Bridge {
         let (client, mut answers) = mpsc::channel::<Vec<u8>>(MESSAGES_READY_MAX);
         let (read, heard) = mpsc::channel(MESSAGES_READY_MAX);
         let mut reading = JoinSet::new(); // it ends with the session
-        reading.spawn(reader(lines, read));
+        reading.spawn(lines.feed(read));
         let mut session = Session {
             bridge: self.clone(),
             peer,
@@ -215,23 +215,6 @@ impl Bridge {
 async fn stopped(mut stop: Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
         std::future::pending::<()>().await; // nobody can tell us any more
-    }
-}
-
-async fn reader(
-    mut lines: Lines<tokio::io::BufReader<RecvStream>>,
-    read: mpsc::Sender<Result<Vec<u8>, LineError>>,
-) {
-    loop {
-        let line = match lines.next().await {
-            Ok(Some(line)) => Ok(line),
-            Ok(None) => return,
-            Err(error) => Err(error),
-        };
-        let over = line.is_err();
-        if read.send(line).await.is_err() || over {
-            return;
-        }
     }
 }
 

@@ -1,7 +1,8 @@
-//! The official Python SDK as a client, unmodified: both bindings, streams, webhooks, obligations.
+//! The official SDKs as clients, unmodified, over both bindings: Python with streams, webhooks and
+//! obligations, JavaScript with streams and webhooks.
 //!
-//! It comes from PyPI into a scratch environment below `target/`. Without it these tests fail: what
-//! they show cannot be shown otherwise.
+//! They come from their registries into scratch places below `target/`. Without them these tests fail:
+//! what they show cannot be shown otherwise.
 
 use super::{Server, TOKEN, bob, echo};
 use crate::common::{World, id, peers};
@@ -22,21 +23,54 @@ pub(super) fn python() -> &'static Path {
     PYTHON.get_or_init(|| peers::python("a2a-peers-2", &PEERS, "a2a, httpx, aioquic", CONSTRAINTS))
 }
 
-async fn client(server: &Server, binding: &str) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/a2a/client.py");
-    let mut command = tokio::process::Command::new(python());
-    command
-        .arg(script)
-        .args([&server.url(""), binding, TOKEN, id("alice").as_str()])
-        .env("NO_PROXY", "127.0.0.1")
-        .kill_on_drop(true);
-    let output = tokio::time::timeout(CLIENT_TIME_MAX, command.output());
+/// A script that must say at its end that it did all of this.
+async fn script(command: &mut tokio::process::Command, all: &str) {
+    let output = command.env("NO_PROXY", "127.0.0.1").kill_on_drop(true).output();
+    let output = tokio::time::timeout(CLIENT_TIME_MAX, output);
     let output = output.await.expect("the client ends in time").unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (said, complained) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
     // A script that ends early proves nothing.
-    assert!(said.trim_end().ends_with("all 8 walks done"), "{said}\n{complained}");
+    assert!(said.trim_end().ends_with(all), "{said}\n{complained}");
+}
+
+fn here(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
+}
+
+async fn client(server: &Server, binding: &str) {
+    let mut command = tokio::process::Command::new(python());
+    let (url, alice) = (server.url(""), id("alice"));
+    command.arg(here("tests/a2a/client.py")).args([&url, binding, TOKEN, alice.as_str()]);
+    script(&mut command, "all 8 walks done").await;
+}
+
+/// The same over the SDK of JavaScript.
+async fn js_client(server: &Server, binding: &str) {
+    let place = peers::npm();
+    // It finds its packages from where it is.
+    let copy = place.join(format!("client-{}.mjs", binding.replace('+', "-")));
+    std::fs::copy(here("tests/a2a/client.mjs"), &copy).unwrap();
+    let mut command = tokio::process::Command::new(place.join("node_modules/node/bin/node"));
+    command.arg(copy).args([&server.url(""), binding]);
+    script(&mut command, "all 7 walks done").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_javascript_sdk_speaks_json_rpc_with_us() {
+    let world = World::new();
+    let server = Server::start(echo(&world, "", "")).await;
+    js_client(&server, "JSONRPC").await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_javascript_sdk_speaks_http_json_with_us() {
+    let world = World::new();
+    let server = Server::start(echo(&world, "", "")).await;
+    js_client(&server, "HTTP+JSON").await;
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

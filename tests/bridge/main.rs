@@ -10,55 +10,21 @@ mod sdk;
 mod sessions;
 
 use abhyasa::config::NodeConfig;
-use common::{PATIENCE, World, id};
+use common::{PATIENCE, World, id, peers};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 use std::sync::OnceLock;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 
-/// The release that is spoken with.
-const PEER: &str = "mcp==2.3.0";
-/// Of what it needs: a release of tomorrow is no reason for a test to fail.
-const CONSTRAINTS: &str = "tests/bridge/constraints.txt";
 const ACK_KEY: &str = "io.github.ravikiran438/abhyasa.custody-ack";
-
-fn run(what: &mut Command) -> Result<Output, String> {
-    let output = what.output().map_err(|error| format!("{what:?}: {error}"))?;
-    if output.status.success() {
-        return Ok(output);
-    }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Err(format!("{what:?}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr)))
-}
 
 /// A Python with the SDK, made once.
 fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mcp-peer");
-        let python = place.join("bin/python");
-        let constraints = here(CONSTRAINTS);
-        let imports = |python: &Path| run(Command::new(python).args(["-c", "import mcp, uvicorn"]));
-        if imports(&python).is_ok() {
-            return python;
-        }
-        let made = run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))
-            .and_then(|_| {
-                let mut pip = Command::new(&python);
-                run(pip.args(["-m", "pip", "install", "-q", "-c"]).arg(constraints).arg(PEER))
-            })
-            .and_then(|_| imports(&python));
-        if let Err(why) = made {
-            panic!(
-                "MCP's SDK cannot be had, and this test needs it. It takes Python 3.10 or newer with \
-                 venv, and PyPI or a mirror of it (PIP_INDEX_URL):\n  python3 -m venv {0} && {0}/bin/pip \
-                 install {PEER}\n{why}",
-                place.display()
-            );
-        }
-        python
+        peers::python("mcp-peers-1", &["mcp==2.3.0"], "mcp", "tests/mcp/constraints.txt")
     })
 }
 

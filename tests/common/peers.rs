@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 /// Runs a program that must succeed.
 pub fn run(what: &mut Command) -> Result<Output, String> {
@@ -51,9 +52,17 @@ pub fn python(name: &str, packages: &[&str], modules: &str, constraints: &str) -
     python
 }
 
-/// A place with the packages of npm that `manifests` (a directory with `package.json` and its lock)
-/// lists, and the Node.js that is one of them: others need a newer one than a system may have.
-pub fn node(name: &str, manifests: &str) -> PathBuf {
+/// Where the packages of npm are listed, with their lock.
+const NPM: &str = "tests/common/npm";
+
+/// A place with the packages of npm that tests speak with, and the Node.js that is one of them: others
+/// need a newer one than a system may have.
+pub fn npm() -> &'static Path {
+    static PLACE: OnceLock<PathBuf> = OnceLock::new();
+    PLACE.get_or_init(|| node("npm-peers-1", NPM))
+}
+
+fn node(name: &str, manifests: &str) -> PathBuf {
     let place = scratch(name);
     let node = place.join("node_modules/node/bin/node");
     let done = place.join("done"); // written last: an install that broke off is no install

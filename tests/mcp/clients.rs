@@ -19,12 +19,6 @@ fn python() -> &'static Path {
     })
 }
 
-/// Where the programs of Node.js are.
-fn node() -> &'static Path {
-    static NODE: OnceLock<PathBuf> = OnceLock::new();
-    NODE.get_or_init(|| peers::node("mcp-node-1", "tests/mcp/peers"))
-}
-
 async fn output(command: &mut Command) -> Output {
     let output = command.env("NO_PROXY", "127.0.0.1").kill_on_drop(true).output();
     tokio::time::timeout(CLIENT_TIME_MAX, output).await.expect("it ends in time").unwrap()
@@ -88,8 +82,8 @@ async fn the_inspector_lists_the_tools() {
     let world = World::new();
     let server = Server::start(alice(&world, "")).await;
     let inspector = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js";
-    let mut command = Command::new(node().join("node_modules/node/bin/node"));
-    command.current_dir(node()).arg(inspector).args(["--cli", &server.url()]);
+    let mut command = Command::new(peers::npm().join("node_modules/node/bin/node"));
+    command.current_dir(peers::npm()).arg(inspector).args(["--cli", &server.url()]);
     command.args(["--transport", "http", "--method", "tools/list"]);
     let output = output(&mut command).await;
     let (said, complained) = (text(&output.stdout), text(&output.stderr));
@@ -104,7 +98,7 @@ async fn the_inspector_lists_the_tools() {
 fn required(revision: &str) -> BTreeSet<String> {
     let file =
         format!("node_modules/@modelcontextprotocol/conformance/requirements/{revision}.yaml");
-    let list = std::fs::read_to_string(node().join(file)).unwrap();
+    let list = std::fs::read_to_string(peers::npm().join(file)).unwrap();
     list.lines()
         .skip_while(|line| *line != "server:")
         .skip(1)
@@ -127,9 +121,9 @@ async fn conforms(revision: &str, scenarios: usize) {
     let baseline = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/mcp")
         .join(format!("expected-failures-{revision}.yml"));
-    let mut command = Command::new(node().join("node_modules/node/bin/node"));
+    let mut command = Command::new(peers::npm().join("node_modules/node/bin/node"));
     command
-        .current_dir(node())
+        .current_dir(peers::npm())
         .arg("node_modules/@modelcontextprotocol/conformance/dist/index.js")
         .args(["server", "--url", &server.url(), "--requirements", revision, "--expected-failures"])
         .arg(&baseline)
