@@ -43,8 +43,13 @@ impl Node {
         let file = init(&dir.path().join("node"), &options).unwrap().config;
         let text = std::fs::read_to_string(&file).unwrap();
         let text = text
-            .replace("[a2a]\n", "[a2a]\nagent = \"echo\"\n")
-            .replace("[api]\n", &format!("[api]\nconnections_max = {}\n", streams + 256));
+            // Old tasks are forgotten while this goes on, so that what memory shows is no task list.
+            .replace(
+                "[a2a]\n",
+                &format!("[a2a]\nagent = \"echo\"\ntasks_max = {}\n", streams + 4_000),
+            )
+            // One over the limit would wait until one that is idle is closed.
+            .replace("[api]\n", &format!("[api]\nconnections_max = {}\n", streams + 4_000));
         std::fs::write(&file, text).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_abhyasa"))
             .args(["node", "--config", file.to_str().unwrap()])
