@@ -258,3 +258,24 @@ impl Changes {
         self.looked = Some(Instant::now());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who waits among other things drops the wait when one of them comes.
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_seen_although_who_waited_for_it_looked_away() {
+        let (governed, changes) = watch::channel(0u64);
+        let mut changes = Changes { changes, looked: None };
+        changes.changes.mark_changed();
+        changes.next().await;
+        governed.send_modify(|count| *count += 1);
+        let dropped = tokio::time::timeout(LOOK_AGAIN / 4, changes.next());
+        assert!(dropped.await.is_err(), "it is too early to look again");
+        let seen = tokio::time::timeout(Duration::from_secs(60), changes.next());
+        seen.await.expect("the change is told");
+        let quiet = tokio::time::timeout(Duration::from_secs(60), changes.next());
+        assert!(quiet.await.is_err(), "and told once");
+    }
+}
