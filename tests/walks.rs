@@ -69,11 +69,26 @@ fn run(dir: &Path, script: &str) -> String {
     printed
 }
 
+/// The walks name their ports, as a reader would use them.
+fn ports_are_free() {
+    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+    let local = |port: u16| (Ipv4Addr::LOCALHOST, port);
+    for port in [8433, 8434] {
+        let bound = TcpListener::bind(local(port));
+        assert!(bound.is_ok(), "the walks need TCP port {port} of this machine: {bound:?}");
+    }
+    for port in [4433, 4434] {
+        let bound = UdpSocket::bind(local(port));
+        assert!(bound.is_ok(), "the walks need UDP port {port} of this machine: {bound:?}");
+    }
+}
+
 #[test]
 fn the_walks_of_the_readme_go_as_they_say() {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"));
     let walks = walks(&readme.unwrap());
     assert_eq!(walks.len(), 4, "the set-up and what follows");
+    ports_are_free();
     let dir = tempfile::tempdir().unwrap();
     for Walk { script, prints } in walks {
         let printed = run(dir.path(), &script);

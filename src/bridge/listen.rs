@@ -39,7 +39,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// What is told of a call and not taken yet; the rest is lost, but not the answer.
 const TOLD_MAX: usize = 64;
 /// Things to do that wait for the way to the server.
-const TODO_MAX: usize = 64;
+const ASKED_MAX: usize = 64;
 /// How often a quiet stream says that it is alive.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
 
@@ -128,7 +128,7 @@ struct Way {
 
 impl Way {
     fn open(far: &Far, of_one: bool) -> Self {
-        let (todo, asked) = mpsc::channel(TODO_MAX);
+        let (todo, asked) = mpsc::channel(ASKED_MAX);
         tokio::spawn(channel::run(far.clone(), of_one, asked)); // it ends when nobody can ask
         Self { todo, used: Arc::new(Mutex::new(Instant::now())) }
     }

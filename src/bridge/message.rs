@@ -17,6 +17,8 @@ pub(crate) enum Code {
     Envelope = -31_400,
     /// An authorization that the call needs is withheld.
     Withheld = -31_403,
+    /// The answer is over the limit of a message. The call ran, and the session goes on.
+    TooLong = -31_413,
     /// There are too many calls.
     Overloaded = -31_429,
     /// The way to the server broke: whether the call ran is not known.
@@ -103,7 +105,7 @@ impl Message {
         }
         let Form::Response { id } = &self.form else { return None };
         let what = format!("an answer of {} bytes, over the limit of {len_max}", text.len());
-        Some(Self::error(id, Code::Lost, &what, json!({})).to_vec())
+        Some(Self::error(id, Code::TooLong, &what, json!({})).to_vec())
     }
 
     /// Says in the answer to an opening that obligations may come beside calls.
@@ -266,7 +268,7 @@ mod tests {
             parse(r#"{"jsonrpc":"2.0","id":"a","result":{"text":"0123456789"}}"#).unwrap();
         assert_eq!(message.within(1_000).unwrap(), message.to_vec());
         let cut: Value = serde_json::from_slice(&message.within(20).unwrap()).unwrap();
-        assert_eq!((&cut["id"], &cut["error"]["code"]), (&json!("a"), &json!(-31_502)));
+        assert_eq!((&cut["id"], &cut["error"]["code"]), (&json!("a"), &json!(-31_413)));
         assert_eq!(Message::notification("m", json!({ "long": "0123456789" })).within(20), None);
     }
 

@@ -81,8 +81,8 @@ where
             },
         }
     };
-    proxy.last_words(tells).await;
     // Who does not read the last words does without.
+    let _ = tokio::time::timeout(2 * LAST_WORDS_TIME_MAX, proxy.last_words(tells)).await;
     if tokio::time::timeout(LAST_WORDS_TIME_MAX, &mut writing).await.is_err() {
         writing.abort();
     }
