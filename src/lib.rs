@@ -19,6 +19,7 @@ pub mod identity;
 pub mod init;
 pub mod loopback;
 pub mod mcp;
+mod moq;
 pub mod node;
 mod peers;
 pub mod proxy;

@@ -1,0 +1,39 @@
+//! Media over QUIC Transport (draft-ietf-moq-transport-18, ALPN `moqt-18`): obligations, MCP and A2A on tracks,
+//! with a peer directly or through relays that know nothing of them.
+
+mod backend;
+mod link;
+mod track;
+
+pub(crate) use link::{Link, LinkEnd, LinkError, Requests};
+pub(crate) use track::{Incoming, Outgoing, TrackError};
+
+use moq_transport::coding::TrackNamespace;
+use std::time::Duration;
+
+/// ALPN of MOQT draft-18.
+pub const ALPN: &[u8] = b"moqt-18";
+
+/// Requests that we keep open in one session: subscriptions, announcements. `moq-transport` stalls without a word
+/// at 128 from a peer, and `moq-relay-ietf` 0.8.0 at 100.
+pub const REQUESTS_MAX: usize = 90;
+/// Requests a peer may have open in one session.
+pub(crate) const PEER_REQUESTS_MAX: u32 = 128;
+/// Requests of one session in all, after which it is given up for a new one: the library ends at 65,536.
+pub const REQUESTS_TOTAL_MAX: u64 = 60_000;
+/// How long the other side may take to answer a request.
+pub const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// Groups of one session on their way at a time; what comes further waits, and is put together. Below the 128
+/// that the library sends at once, and the 1,024 that may be unacknowledged.
+pub const GROUPS_FLYING_MAX: usize = 64;
+/// Groups of one track that are read at a time; the library ends a subscription 1,024 behind.
+pub const GROUPS_READ_MAX: usize = 256;
+
+/// A namespace of these fields.
+pub(crate) fn namespace<T: AsRef<str>>(fields: &[T]) -> TrackNamespace {
+    let field = |field: &T| moq_transport::coding::TupleField::from_utf8(field.as_ref());
+    TrackNamespace { fields: fields.iter().map(field).collect() }
+}
+
+#[cfg(test)]
+mod tests;

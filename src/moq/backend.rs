@@ -1,0 +1,258 @@
+//! The QUIC connection below a MOQT session.
+//!
+//! MOQT numbers are more urgent the smaller they are; quinn sends the larger number first, and
+//! `moq-transport` hands the one to the other as it is, and leaves its control and request streams behind all
+//! of them. So this backend turns them round: control, then requests, then data by its priority
+//! (draft-ietf-moq-transport-18, scheduling).
+
+use bytes::Bytes;
+use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokio::sync::Notify;
+use web_transport_trait as wt;
+
+/// Priority in quinn of the control stream.
+const CONTROL_PRIORITY: i32 = i32::MAX;
+/// Priority in quinn of request streams.
+const REQUEST_PRIORITY: i32 = i32::MAX - 1;
+/// Priority in quinn of data of which nothing is said: answers to FETCH.
+const FETCH_PRIORITY: i32 = 127;
+
+/// A connection whose protocol is MOQT, as a transport of `moq-transport`.
+#[derive(Clone, Debug)]
+pub(crate) struct Backend {
+    connection: Connection,
+    control_open: Arc<AtomicBool>,
+    flight: Arc<Flight>,
+}
+
+/// Streams of data that the other side has not wholly acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    streams: AtomicUsize,
+    landed: Notify,
+}
+
+impl Flight {
+    /// Waits until fewer than `max` are on their way.
+    pub(crate) async fn below(&self, max: usize) {
+        loop {
+            let landed = self.landed.notified();
+            if self.streams.load(Ordering::Acquire) < max {
+                return;
+            }
+            landed.await;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Flying(Arc<Flight>);
+
+impl Flying {
+    fn begin(flight: &Arc<Flight>) -> Self {
+        flight.streams.fetch_add(1, Ordering::AcqRel);
+        Self(flight.clone())
+    }
+}
+
+impl Drop for Flying {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Ordering::AcqRel);
+        self.0.landed.notify_waiters();
+    }
+}
+
+impl Backend {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self { connection, control_open: Arc::default(), flight: Arc::default() }
+    }
+
+    pub(crate) const fn flight(&self) -> &Arc<Flight> {
+        &self.flight
+    }
+}
+
+/// Why the connection, or a stream of it, does not go on.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum BackendError {
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error("read: {0}")]
+    Read(ReadError),
+    #[error("write: {0}")]
+    Write(WriteError),
+    #[error("the peer stopped the stream with code {0}")]
+    Stopped(VarInt),
+    #[error("the stream was ended before")]
+    Ended,
+    #[error("datagram: {0}")]
+    Datagram(#[from] quinn::SendDatagramError),
+}
+
+impl From<ReadError> for BackendError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::ConnectionLost(error) => Self::Connection(error),
+            error => Self::Read(error),
+        }
+    }
+}
+
+impl From<WriteError> for BackendError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::ConnectionLost(error) => Self::Connection(error),
+            WriteError::Stopped(code) => Self::Stopped(code),
+            error => Self::Write(error),
+        }
+    }
+}
+
+fn small(code: VarInt) -> u32 {
+    u32::try_from(code.into_inner()).unwrap_or(u32::MAX)
+}
+
+impl wt::Error for BackendError {
+    fn session_error(&self) -> Option<(u32, String)> {
+        let Self::Connection(ConnectionError::ApplicationClosed(closed)) = self else {
+            return None;
+        };
+        Some((small(closed.error_code), String::from_utf8_lossy(&closed.reason).into_owned()))
+    }
+
+    fn stream_error(&self) -> Option<u32> {
+        match self {
+            Self::Stopped(code) | Self::Read(ReadError::Reset(code)) => Some(small(*code)),
+            _ => None,
+        }
+    }
+}
+
+impl wt::Session for Backend {
+    type SendStream = Sending;
+    type RecvStream = Receiving;
+    type Error = BackendError;
+
+    async fn accept_uni(&self) -> Result<Receiving, BackendError> {
+        Ok(Receiving(self.connection.accept_uni().await?))
+    }
+
+    async fn accept_bi(&self) -> Result<(Sending, Receiving), BackendError> {
+        let (send, recv) = self.connection.accept_bi().await?;
+        Ok((Sending::first(send, REQUEST_PRIORITY), Receiving(recv)))
+    }
+
+    async fn open_bi(&self) -> Result<(Sending, Receiving), BackendError> {
+        let (send, recv) = self.connection.open_bi().await?;
+        Ok((Sending::first(send, REQUEST_PRIORITY), Receiving(recv)))
+    }
+
+    async fn open_uni(&self) -> Result<Sending, BackendError> {
+        let stream = self.connection.open_uni().await?;
+        // The first one carries SETUP and what else is said of the session.
+        if !self.control_open.swap(true, Ordering::AcqRel) {
+            return Ok(Sending::first(stream, CONTROL_PRIORITY));
+        }
+        let mut sending = Sending::first(stream, FETCH_PRIORITY);
+        sending.flying = Some(Flying::begin(&self.flight));
+        Ok(sending)
+    }
+
+    fn send_datagram(&self, payload: Bytes) -> Result<(), BackendError> {
+        Ok(self.connection.send_datagram(payload)?)
+    }
+
+    async fn recv_datagram(&self) -> Result<Bytes, BackendError> {
+        Ok(self.connection.read_datagram().await?)
+    }
+
+    fn max_datagram_size(&self) -> usize {
+        self.connection.max_datagram_size().unwrap_or_default()
+    }
+
+    fn close(&self, code: u32, reason: &str) {
+        self.connection.close(code.into(), reason.as_bytes());
+    }
+
+    async fn closed(&self) -> BackendError {
+        self.connection.closed().await.into()
+    }
+}
+
+/// The sending half of a stream.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    stream: SendStream,
+    /// Until all of it is acknowledged or given up, for streams of data.
+    flying: Option<Flying>,
+}
+
+impl Sending {
+    fn first(stream: SendStream, priority: i32) -> Self {
+        // It can only fail on a stream that is closed.
+        let _ = stream.set_priority(priority);
+        Self { stream, flying: None }
+    }
+}
+
+impl wt::SendStream for Sending {
+    type Error = BackendError;
+
+    async fn write(&mut self, buf: &[u8]) -> Result<usize, BackendError> {
+        Ok(self.stream.write(buf).await?)
+    }
+
+    fn set_priority(&mut self, order: u8) {
+        let _ = self.stream.set_priority(i32::from(u8::MAX - order));
+    }
+
+    fn finish(&mut self) -> Result<(), BackendError> {
+        self.stream.finish().map_err(|_| BackendError::Ended)
+    }
+
+    fn reset(&mut self, code: u32) {
+        let _ = self.stream.reset(code.into());
+        self.flying = None;
+    }
+
+    async fn closed(&mut self) -> Result<(), BackendError> {
+        let stopped = self.stream.stopped().await;
+        self.flying = None;
+        match stopped {
+            Ok(None) => Ok(()),
+            Ok(Some(code)) => Err(BackendError::Stopped(code)),
+            Err(quinn::StoppedError::ConnectionLost(error)) => Err(error.into()),
+            Err(_) => Err(BackendError::Ended),
+        }
+    }
+}
+
+/// The receiving half of a stream.
+#[derive(Debug)]
+pub(crate) struct Receiving(RecvStream);
+
+impl wt::RecvStream for Receiving {
+    type Error = BackendError;
+
+    async fn read(&mut self, dst: &mut [u8]) -> Result<Option<usize>, BackendError> {
+        Ok(self.0.read(dst).await?)
+    }
+
+    async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, BackendError> {
+        Ok(self.0.read_chunk(max, true).await?.map(|chunk| chunk.bytes))
+    }
+
+    fn stop(&mut self, code: u32) {
+        let _ = self.0.stop(code.into());
+    }
+
+    async fn closed(&mut self) -> Result<(), BackendError> {
+        match self.0.received_reset().await {
+            Ok(_) => Ok(()),
+            Err(quinn::ResetError::ConnectionLost(error)) => Err(error.into()),
+            Err(_) => Err(BackendError::Ended),
+        }
+    }
+}
