@@ -32,6 +32,14 @@ pub enum IdError {
         /// Byte offset.
         at: usize,
     },
+    /// Holds the mark that stands in derived ids only.
+    #[error("{what} holds '~' at byte {at}, which marks ids derived from it")]
+    Reserved {
+        /// Which field.
+        what: &'static str,
+        /// Byte offset.
+        at: usize,
+    },
 }
 
 fn check(what: &'static str, text: &str) -> Result<(), IdError> {
@@ -142,6 +150,20 @@ checked_name!(
     GovernedKey,
     "governed key"
 );
+
+impl ObligationId {
+    /// As [`ObligationId::new`], called `what` in errors.
+    pub(crate) fn named(what: &'static str, text: &str) -> Result<Self, IdError> {
+        check(what, text)?;
+        Ok(Self(text.into()))
+    }
+
+    /// An id put together of a checked one and printable ASCII, within the limit.
+    pub(crate) fn derived(text: String) -> Self {
+        debug_assert!(check("obligation_id", &text).is_ok(), "a derived id breaks a rule of ids");
+        Self(text.into())
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -6,10 +6,12 @@
 
 pub mod ack;
 pub mod backoff;
+pub mod batch;
 pub mod cbor;
 pub mod custodian;
 pub mod custody;
 pub mod event;
+pub mod fanout;
 mod field;
 pub mod frame;
 pub mod id;
@@ -27,5 +29,6 @@ pub mod settings;
 pub mod step;
 pub mod store;
 pub mod time;
+pub mod track;
 mod transfer;
 pub mod weight;

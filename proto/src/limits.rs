@@ -17,6 +17,10 @@ pub const REASON_LEN_MAX: usize = 512;
 pub const DEPTH_MAX: usize = 8;
 /// Items in one batch frame (offers, ack ranges, query ids).
 pub const BATCH_COUNT_MAX: usize = 4096;
+/// Bytes of the signature of a batch on a MOQT track: statement, signature and certificates.
+pub const SIGNED_LEN_MAX: usize = 16 * 1024;
+/// Bytes of one item of such a batch: an obligation, sealed or not.
+pub const ITEM_LEN_MAX: usize = OBLIGATION_LEN_MAX + 1024;
 /// Members of one map or array inside a payload.
 pub const PAYLOAD_ITEMS_MAX: usize = 1024;
 /// Bytes in one best-effort datagram, below the smallest QUIC datagram we count on.
@@ -27,6 +31,8 @@ pub const DEADLINE_SECONDS_MAX: u64 = 10 * 366 * 24 * 3600;
 pub const RETRIES_MAX: u32 = 100_000;
 
 const _: () = assert!(OBLIGATION_LEN_MAX < FRAME_LEN_MAX, "the largest obligation fits in a frame");
+const _: () =
+    assert!(SIGNED_LEN_MAX + ITEM_LEN_MAX < FRAME_LEN_MAX, "the largest item fits in a batch");
 const _: () =
     assert!(FRAME_LEN_TARGET < FRAME_LEN_MAX, "a batch is closed before the frame is full");
 const _: () = assert!(4 * ID_LEN_MAX + REASON_LEN_MAX < 2 * 1024, "ids fit beside the payload");

@@ -80,18 +80,7 @@ impl Obligation {
     /// # Errors
     /// [`ObligationError`] names the value and its limit.
     pub const fn check(&self) -> Result<(), ObligationError> {
-        let (given, max) = (self.deadline_seconds, DEADLINE_SECONDS_MAX);
-        if given == 0 || given > max {
-            return Err(ObligationError::Deadline { given, max });
-        }
-        if self.max_retries > RETRIES_MAX {
-            let given = self.max_retries as u64;
-            return Err(ObligationError::Retries { given, max: RETRIES_MAX });
-        }
-        if self.created_at.as_ms() > TIME_MS_MAX {
-            return Err(ObligationError::CreatedAt { ms: self.created_at.as_ms() });
-        }
-        Ok(())
+        check_values(self.deadline_seconds, self.max_retries, self.created_at)
     }
 
     /// What is bound to the id: the first 8 bytes of a SHA-256 over kind, target and payload. An id
@@ -178,7 +167,26 @@ impl Obligation {
     }
 }
 
-fn retries(given: u64) -> Result<u32, ObligationError> {
+/// Whether the values of an obligation lie within the limits.
+pub(crate) const fn check_values(
+    deadline_seconds: u64,
+    max_retries: u32,
+    created_at: Time,
+) -> Result<(), ObligationError> {
+    let (given, max) = (deadline_seconds, DEADLINE_SECONDS_MAX);
+    if given == 0 || given > max {
+        return Err(ObligationError::Deadline { given, max });
+    }
+    if max_retries > RETRIES_MAX {
+        return Err(ObligationError::Retries { given: max_retries as u64, max: RETRIES_MAX });
+    }
+    if created_at.as_ms() > TIME_MS_MAX {
+        return Err(ObligationError::CreatedAt { ms: created_at.as_ms() });
+    }
+    Ok(())
+}
+
+pub(crate) fn retries(given: u64) -> Result<u32, ObligationError> {
     u32::try_from(given).map_err(|_| ObligationError::Retries { given, max: RETRIES_MAX })
 }
 

@@ -188,7 +188,7 @@ impl Frame {
 }
 
 impl RefuseCode {
-    const fn code(self) -> u64 {
+    pub(crate) const fn code(self) -> u64 {
         match self {
             Self::Overloaded => 0,
             Self::Unauthorized => 1,
@@ -199,7 +199,7 @@ impl RefuseCode {
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, CborError> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, CborError> {
         match reader.uint()? {
             0 => Ok(Self::Overloaded),
             1 => Ok(Self::Unauthorized),

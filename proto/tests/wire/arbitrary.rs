@@ -1,6 +1,8 @@
 //! Random documents, within the limits.
 
 use abhyasa_proto::ack::{AckRun, AckStatus, CustodyAck, Reason, RefRange};
+use abhyasa_proto::batch::{Audience, Batch, Content, Hello, Refusal, Statement};
+use abhyasa_proto::fanout::{GroupId, Template};
 use abhyasa_proto::frame::{Frame, HelloLimits, RefuseCode};
 use abhyasa_proto::id::IdError;
 use abhyasa_proto::limits::{DEADLINE_SECONDS_MAX, RETRIES_MAX};
@@ -8,6 +10,7 @@ use abhyasa_proto::obligation::Obligation;
 use abhyasa_proto::payload::Payload;
 use abhyasa_proto::safe_action::{SafeAction, SafeEffect};
 use abhyasa_proto::time::Time;
+use abhyasa_proto::track::GroupName;
 use abhyasa_proto::weight::Weight;
 use bytes::Bytes;
 use proptest::collection::{btree_map, vec};
@@ -144,16 +147,19 @@ fn ack_runs() -> impl Strategy<Value = Frame> {
     })
 }
 
-pub fn frame() -> impl Strategy<Value = Frame> {
-    let items = || vec(obligation().prop_map(|obligation| obligation.encode()), 1..4);
-    let code = prop_oneof![
+fn code() -> impl Strategy<Value = RefuseCode> {
+    prop_oneof![
         Just(RefuseCode::Overloaded),
         Just(RefuseCode::Unauthorized),
         Just(RefuseCode::Unsupported),
         Just(RefuseCode::Malformed),
         Just(RefuseCode::WrongTarget),
         Just(RefuseCode::Stopping),
-    ];
+    ]
+}
+
+pub fn frame() -> impl Strategy<Value = Frame> {
+    let items = || vec(obligation().prop_map(|obligation| obligation.encode()), 1..4);
     prop_oneof![
         (any::<u64>(), name(), any::<[u64; 3]>(), vec("\\PC{0,20}", 0..4)).prop_map(
             |(version, agent, [frame_len_max, in_flight_max, datagram_len_max], features)| {
@@ -171,11 +177,64 @@ pub fn frame() -> impl Strategy<Value = Frame> {
             .prop_map(|(query_ref, acks, unknown)| Frame::Answer { query_ref, acks, unknown }),
         (any::<u64>(), option::of(name())).prop_map(|(nonce, id)| Frame::Probe { nonce, id }),
         (any::<u64>(), time()).prop_map(|(nonce, at)| Frame::ProbeReply { nonce, at }),
-        (ranges(0), code, any::<u64>(), reason()).prop_map(|(refs, code, retry_after_ms, text)| {
-            Frame::Refuse { refs, code, retry_after_ms, text }
-        }),
+        (ranges(0), code(), any::<u64>(), reason()).prop_map(
+            |(refs, code, retry_after_ms, text)| {
+                Frame::Refuse { refs, code, retry_after_ms, text }
+            }
+        ),
         items().prop_map(|items| Frame::BestEffort { items }),
     ]
+}
+
+fn items() -> impl Strategy<Value = Vec<Bytes>> {
+    vec(vec(any::<u8>(), 1..60).prop_map(Bytes::from), 0..6)
+}
+
+pub fn batch() -> impl Strategy<Value = Batch> {
+    (vec(any::<u8>(), 1..800), items())
+        .prop_map(|(signed, items)| Batch { signed: signed.into(), items })
+}
+
+pub fn statement() -> impl Strategy<Value = Statement> {
+    let audience = prop_oneof![
+        name().prop_filter_map("an audience of many", |agent| Audience::agent(agent).ok()),
+        "[a-z0-9_-][a-z0-9._-]{0,63}"
+            .prop_map(|name| Audience::Group(GroupName::new(&name).unwrap())),
+        Just(Audience::Everyone),
+    ];
+    let content = prop_oneof![
+        Just(Content::Hello),
+        Just(Content::Offers),
+        Just(Content::BestEffort),
+        Just(Content::Acks),
+        Just(Content::Refusals),
+        Just(Content::GroupOffer),
+    ];
+    (name(), audience, content, items()).prop_map(|(issuer, audience, content, items)| {
+        Statement::of(issuer, audience, content, &items)
+    })
+}
+
+pub fn hello() -> impl Strategy<Value = Hello> {
+    (any::<u64>(), option::of(any::<[u8; 32]>()))
+        .prop_map(|(in_flight_max, seal_key)| Hello { in_flight_max, seal_key })
+}
+
+pub fn refusal() -> impl Strategy<Value = Refusal> {
+    (any::<[u8; 32]>(), ranges(1), code(), any::<u64>(), reason()).prop_map(
+        |(root, indexes, code, retry_after_ms, text)| Refusal {
+            root,
+            indexes,
+            code,
+            retry_after_ms,
+            text,
+        },
+    )
+}
+
+pub fn template() -> impl Strategy<Value = Template> {
+    ("[a-z0-9.:/-]{1,229}", obligation())
+        .prop_map(|(gid, obligation)| Template::of(GroupId::new(&gid).unwrap(), &obligation))
 }
 
 /// The rule and the bytes of a document of any type.
@@ -186,5 +245,10 @@ pub fn document() -> impl Strategy<Value = (&'static str, Bytes)> {
         1 => ack().prop_map(|ack| ("custody-ack", ack.encode())),
         1 => safe_action().prop_map(|action| ("safe-action", action.encode())),
         1 => payload().prop_map(|payload| ("payload", payload.as_bytes().clone())),
+        1 => batch().prop_map(|batch| ("batch", batch.encode())),
+        1 => statement().prop_map(|statement| ("statement", statement.encode())),
+        1 => hello().prop_map(|hello| ("batch-hello", hello.encode())),
+        1 => refusal().prop_map(|refusal| ("batch-refusal", refusal.encode())),
+        1 => template().prop_map(|template| ("template", template.encode())),
     ]
 }

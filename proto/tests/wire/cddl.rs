@@ -3,8 +3,12 @@
 use super::diag::{encode, value};
 use super::{recode, samples};
 use abhyasa_proto::ack::{AckStatus, REFS_COUNT_MAX, Reason};
+use abhyasa_proto::fanout::GROUP_ID_LEN_MAX;
 use abhyasa_proto::frame::{FEATURES_COUNT_MAX, Frame, RefuseCode};
-use abhyasa_proto::limits::{DEADLINE_SECONDS_MAX, ID_LEN_MAX, REASON_LEN_MAX, RETRIES_MAX};
+use abhyasa_proto::limits::{
+    BATCH_COUNT_MAX, DEADLINE_SECONDS_MAX, ID_LEN_MAX, ITEM_LEN_MAX, REASON_LEN_MAX, RETRIES_MAX,
+    SIGNED_LEN_MAX,
+};
 use abhyasa_proto::weight::Weight;
 use cddl_cat::{cbor::validate_cbor, context::BasicContext, flatten::flatten_from_str};
 use ciborium::Value;
@@ -132,6 +136,13 @@ fn wr1_schema_and_decoder_have_the_same_limits() {
     .encode();
     let features = |len| Value::Array(vec![text(1); len]);
     let time_max = 253_402_207_200_000u64;
+    let batch = named("batch-offers");
+    let statement = named("statement-offers");
+    let batch_hello = named("batch-hello-seal");
+    let refusal = named("bd1-batch-refusal");
+    let template = named("group-template");
+    let bytes = |len| Value::Bytes(vec![7; len]);
+    let items = |len| Value::Array(vec![bytes(1); len]);
     for (rule, of, path, within, beyond) in [
         ("obligation", &obligation, &[0][..], text(ID_LEN_MAX), text(ID_LEN_MAX + 1)),
         ("obligation", &obligation, &[1], text(1), text(0)),
@@ -158,6 +169,31 @@ fn wr1_schema_and_decoder_have_the_same_limits() {
         ("frame", &refuse, &[1, 0, 1], 1.into(), 0.into()),
         ("frame", &refuse, &[2], 5.into(), 6.into()),
         ("frame", &refuse, &[0], 8.into(), 10.into()),
+        ("batch", &batch, &[0], bytes(SIGNED_LEN_MAX), bytes(SIGNED_LEN_MAX + 1)),
+        ("batch", &batch, &[0], bytes(1), bytes(0)),
+        ("batch", &batch, &[1], items(BATCH_COUNT_MAX), items(BATCH_COUNT_MAX + 1)),
+        ("batch", &batch, &[1, 0], bytes(ITEM_LEN_MAX), bytes(ITEM_LEN_MAX + 1)),
+        ("batch", &batch, &[1, 0], bytes(1), bytes(0)),
+        ("statement", &statement, &[0], 1.into(), 2.into()),
+        ("statement", &statement, &[2], text(ID_LEN_MAX), text(ID_LEN_MAX + 1)),
+        ("statement", &statement, &[3], 5.into(), 6.into()),
+        ("statement", &statement, &[4], 4096.into(), 4097.into()),
+        ("statement", &statement, &[5], bytes(32), bytes(31)),
+        ("statement", &statement, &[5], bytes(32), bytes(33)),
+        ("batch-hello", &batch_hello, &[1], bytes(32), bytes(33)),
+        ("batch-refusal", &refusal, &[1, 0, 1], 4094.into(), 4097.into()),
+        ("batch-refusal", &refusal, &[1, 1, 0], 4095.into(), 4096.into()),
+        ("batch-refusal", &refusal, &[2], 5.into(), 6.into()),
+        ("template", &template, &[0], text(GROUP_ID_LEN_MAX), text(GROUP_ID_LEN_MAX + 1)),
+        (
+            "template",
+            &template,
+            &[3],
+            DEADLINE_SECONDS_MAX.into(),
+            (DEADLINE_SECONDS_MAX + 1).into(),
+        ),
+        ("template", &template, &[4], RETRIES_MAX.into(), (RETRIES_MAX + 1).into()),
+        ("template", &template, &[5], time_max.into(), (time_max + 1).into()),
     ] {
         assert!(schema.agrees(rule, change(of, path, within), "within"), "{rule} {path:?}");
         assert!(!schema.agrees(rule, change(of, path, beyond), "beyond"), "{rule} {path:?}");

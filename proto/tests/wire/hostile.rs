@@ -1,5 +1,6 @@
 //! What a peer may send that is not ours: each must be refused, cheaply, and never panic.
 
+use super::properties::RULES;
 use super::{hex, recode, samples};
 use abhyasa_proto::ack::AckRun;
 use abhyasa_proto::cbor::{CborError, Writer};
@@ -90,7 +91,7 @@ fn obligation(payload: &[u8], deadline: &[u8]) -> Result<Obligation, CborError> 
 
 /// `item` wherever a value of any type could stand.
 fn refused_everywhere(item: &[u8], why: &str) {
-    for rule in ["frame", "obligation", "custody-ack", "safe-action", "payload"] {
+    for rule in RULES {
         let bytes = Bytes::copy_from_slice(item);
         assert!(recode(rule, &bytes).is_err(), "{why} was read as {rule}");
     }

@@ -8,6 +8,7 @@
 )]
 
 mod arbitrary;
+mod batches;
 mod cddl;
 mod diag;
 mod hostile;
@@ -17,7 +18,9 @@ mod samples;
 mod vectors;
 
 use abhyasa_proto::ack::CustodyAck;
+use abhyasa_proto::batch::{Batch, Hello, Refusal, Statement};
 use abhyasa_proto::cbor::CborError;
+use abhyasa_proto::fanout::Template;
 use abhyasa_proto::frame::Frame;
 use abhyasa_proto::obligation::Obligation;
 use abhyasa_proto::payload::Payload;
@@ -32,6 +35,11 @@ pub fn recode(rule: &str, bytes: &Bytes) -> Result<Bytes, CborError> {
         "custody-ack" => CustodyAck::decode(bytes).map(|ack| ack.encode()),
         "safe-action" => SafeAction::decode(bytes).map(|action| action.encode()),
         "payload" => Payload::decode(bytes.clone()).map(|payload| payload.as_bytes().clone()),
+        "batch" => Batch::decode(bytes).map(|batch| batch.encode()),
+        "statement" => Statement::decode(bytes).map(|statement| statement.encode()),
+        "batch-hello" => Hello::decode(bytes).map(|hello| hello.encode()),
+        "batch-refusal" => Refusal::decode(bytes).map(|refusal| refusal.encode()),
+        "template" => Template::decode(bytes).map(|template| template.encode()),
         _ => panic!("{rule} is no rule of the schema"),
     }
 }

@@ -4,7 +4,9 @@ use super::cddl::Schema;
 use super::diag::{encode, value};
 use super::{arbitrary, recode};
 use abhyasa_proto::ack::{AckRun, AckStatus, CustodyAck, RefRange};
+use abhyasa_proto::batch::{Batch, Hello, Refusal, Statement};
 use abhyasa_proto::cbor::Reader;
+use abhyasa_proto::fanout::Template;
 use abhyasa_proto::frame::Frame;
 use abhyasa_proto::obligation::Obligation;
 use abhyasa_proto::payload::{PAYLOAD_DEPTH_MAX, Payload};
@@ -20,7 +22,19 @@ use std::sync::LazyLock;
 
 static SCHEMA: LazyLock<Schema> = LazyLock::new(Schema::load);
 
-const RULES: [&str; 5] = ["frame", "obligation", "custody-ack", "safe-action", "payload"];
+/// What can be decoded by itself.
+pub const RULES: [&str; 10] = [
+    "frame",
+    "obligation",
+    "custody-ack",
+    "safe-action",
+    "payload",
+    "batch",
+    "statement",
+    "batch-hello",
+    "batch-refusal",
+    "template",
+];
 
 /// JSON as ciborium would hold it.
 fn cbor(json: &serde_json::Value) -> Value {
@@ -124,6 +138,21 @@ proptest! {
         prop_assert_eq!(&serde_json::from_str::<CustodyAck>(&text).unwrap(), &ack);
         let json = serde_json::to_value(&action).unwrap();
         prop_assert_eq!(&serde_json::from_value::<SafeAction>(json).unwrap(), &action);
+    }
+
+    #[test]
+    fn wr1_what_goes_on_tracks_round_trips(
+        batch in arbitrary::batch(),
+        statement in arbitrary::statement(),
+        hello in arbitrary::hello(),
+        refusal in arbitrary::refusal(),
+        template in arbitrary::template(),
+    ) {
+        prop_assert_eq!(Batch::decode(&batch.encode()).unwrap(), batch);
+        prop_assert_eq!(Statement::decode(&statement.encode()).unwrap(), statement);
+        prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
+        prop_assert_eq!(Refusal::decode(&refusal.encode()).unwrap(), refusal);
+        prop_assert_eq!(Template::decode(&template.encode()).unwrap(), template);
     }
 
     #[test]

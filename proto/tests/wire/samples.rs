@@ -1,7 +1,9 @@
 //! Documents of every type, as the golden vectors hold them.
 
 use abhyasa_proto::ack::{AckRun, AckStatus, CustodyAck, Reason, RefRange};
+use abhyasa_proto::batch::{Audience, Batch, Content, Hello, Refusal, Statement};
 use abhyasa_proto::cbor::Writer;
+use abhyasa_proto::fanout::{GroupId, Template};
 use abhyasa_proto::frame::{Frame, HelloLimits, RefuseCode, VERSION};
 use abhyasa_proto::id::{AgentId, GovernedKey, Kind, ObligationId};
 use abhyasa_proto::limits::{DATAGRAM_LEN_MAX, FRAME_LEN_MAX};
@@ -9,6 +11,7 @@ use abhyasa_proto::obligation::Obligation;
 use abhyasa_proto::payload::Payload;
 use abhyasa_proto::safe_action::{SafeAction, SafeEffect};
 use abhyasa_proto::time::Time;
+use abhyasa_proto::track::GroupName;
 use abhyasa_proto::weight::Weight;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -132,7 +135,85 @@ pub fn all() -> Vec<Sample> {
     let mut all = documents();
     all.extend(outcomes());
     all.extend(exchanges());
+    all.extend(batches());
     all
+}
+
+/// What goes on MOQT tracks. The signature is a text in its place: it is made and read elsewhere.
+fn batches() -> Vec<Sample> {
+    let items = vec![consent_revoke().encode(), phala_corrective().encode()];
+    let (a, b) = (agent("spiffe://example.org/agent/a"), Audience::agent(agent(TARGET)).unwrap());
+    let offers = Statement::of(a.clone(), b, Content::Offers, &items);
+    let refusal = Refusal {
+        root: offers.root,
+        indexes: ranges(&[(0, 1), (4095, 1)]),
+        code: RefuseCode::Overloaded,
+        retry_after_ms: 250,
+        text: Reason::new("queue of 100000 is full"),
+    };
+    let template = Template::of(GroupId::new("revoke-7").unwrap(), &consent_revoke());
+    let group = Audience::Group(GroupName::new("eu-1").unwrap());
+    let decision = Statement::of(a.clone(), group, Content::GroupOffer, &[template.encode()]);
+    let nothing = Statement::of(a, Audience::Everyone, Content::Acks, &[]);
+    let hello = |seal_key| Hello { in_flight_max: 8192, seal_key }.encode();
+    let signed = Bytes::from_static(b"a COSE_Sign1");
+    vec![
+        Sample(
+            "batch-offers",
+            "batch",
+            "AB-1: obligations under custody on a track; one signature for all.",
+            Batch { signed: signed.clone(), items }.encode(),
+        ),
+        Sample(
+            "batch-empty",
+            "batch",
+            "Of no items, and signed all the same.",
+            Batch { signed, items: vec![] }.encode(),
+        ),
+        Sample(
+            "statement-offers",
+            "statement",
+            "What is signed of batch-offers: its root is over two leaves.",
+            offers.encode(),
+        ),
+        Sample(
+            "statement-group-offer",
+            "statement",
+            "One decision for the members of a group.",
+            decision.encode(),
+        ),
+        Sample(
+            "statement-empty",
+            "statement",
+            "For everyone; the root of no items is the hash of nothing.",
+            nothing.encode(),
+        ),
+        Sample("batch-hello", "batch-hello", "What a node takes.", hello(None)),
+        Sample(
+            "batch-hello-seal",
+            "batch-hello",
+            "It opens what is sealed to its key.",
+            hello(Some([7; 32])),
+        ),
+        Sample(
+            "bd1-batch-refusal",
+            "batch-refusal",
+            "BD-1: a full queue is an answer; items by their place in the batch of that root.",
+            refusal.encode(),
+        ),
+        Sample(
+            "group-template",
+            "template",
+            "AB-1: an obligation without a target; each member derives its own.",
+            template.encode(),
+        ),
+        Sample(
+            "group-member",
+            "obligation",
+            "What agent b derives of group-template.",
+            template.for_member(&agent(TARGET)).encode(),
+        ),
+    ]
 }
 
 fn documents() -> Vec<Sample> {

@@ -1,0 +1,103 @@
+//! Items that only batches have; the others are those of frames.
+
+use super::{Hash, read_hash};
+use crate::ack::{Reason, RefRange};
+use crate::cbor::{CborError, Reader, Writer};
+use crate::field::{Members, whole};
+use crate::frame::RefuseCode;
+use crate::limits::BATCH_COUNT_MAX;
+use bytes::Bytes;
+
+/// Bytes of a public key of X25519 (RFC 7748 §5).
+pub const SEAL_KEY_LEN: usize = 32;
+
+/// What a node takes, said to each peer before it is offered anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Offers not yet answered.
+    pub in_flight_max: u64,
+    /// Public key of X25519 that payloads may be sealed to, if it opens such.
+    pub seal_key: Option<[u8; SEAL_KEY_LEN]>,
+}
+
+impl Hello {
+    /// The deterministic CBOR encoding.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut to = Writer::with_capacity(16 + SEAL_KEY_LEN);
+        to.map(1 + usize::from(self.seal_key.is_some())).uint(1).uint(self.in_flight_max);
+        if let Some(key) = &self.seal_key {
+            to.uint(2).bytes(key);
+        }
+        to.into_bytes()
+    }
+
+    /// Decodes `bytes`, which must be exactly one hello.
+    ///
+    /// # Errors
+    /// [`CborError`] for anything but the encoding [`Hello::encode`] gives.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CborError> {
+        whole(bytes, |reader| {
+            let mut map = Members::open(reader)?;
+            let in_flight_max = map.required(1)?.uint()?;
+            let seal_key = map.optional(2)?.map(|key| read_hash(key, "seal key")).transpose()?;
+            map.end()?;
+            Ok(Self { in_flight_max, seal_key })
+        })
+    }
+}
+
+/// Items of a batch not taken, decided before anything of them was stored. Discharges nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Root of the batch.
+    pub root: Hash,
+    /// Its items by their place in it, as ranges below [`BATCH_COUNT_MAX`].
+    pub indexes: Vec<RefRange>,
+    /// Why.
+    pub code: RefuseCode,
+    /// When to try again at the soonest, in ms; 0 leaves it to the sender's back-off.
+    pub retry_after_ms: u64,
+    /// Why, for people.
+    pub text: Reason,
+}
+
+impl Refusal {
+    /// The deterministic CBOR encoding.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let text = self.text.as_str();
+        let mut to = Writer::with_capacity(64 + text.len() + self.indexes.len() * 8);
+        to.map(5).uint(1).bytes(&self.root).uint(2);
+        RefRange::write_all(&self.indexes, &mut to);
+        to.uint(3).uint(self.code.code()).uint(4).uint(self.retry_after_ms);
+        to.uint(5).text(text);
+        to.into_bytes()
+    }
+
+    /// Decodes `bytes`, which must be exactly one refusal.
+    ///
+    /// # Errors
+    /// [`CborError`] for anything but the encoding [`Refusal::encode`] gives.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CborError> {
+        whole(bytes, Self::read)
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, CborError> {
+        let mut map = Members::open(reader)?;
+        let root = read_hash(map.required(1)?, "root")?;
+        let indexes = RefRange::read_all(map.required(2)?, 1)?;
+        if indexes.last().is_some_and(|range| range.last() >= BATCH_COUNT_MAX as u64) {
+            return Err(CborError::invalid("indexes", "name an item past the last of a batch"));
+        }
+        let refusal = Self {
+            root,
+            indexes,
+            code: RefuseCode::read(map.required(3)?)?,
+            retry_after_ms: map.required(4)?.uint()?,
+            text: Reason::read(map.required(5)?)?,
+        };
+        map.end()?;
+        Ok(refusal)
+    }
+}
