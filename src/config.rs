@@ -8,6 +8,7 @@ mod error;
 mod gate;
 mod kinds;
 mod mcp_servers;
+mod moq;
 mod peers;
 mod sample;
 mod secret;
@@ -19,7 +20,8 @@ pub use error::{CONFIG_LEN_MAX, ConfigError};
 pub use gate::{CallPattern, GATE_CALLS_MAX, GATE_RULES_MAX, GatePrincipal, GateRule};
 pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};
 pub use mcp_servers::{MCP_SERVERS_MAX, McpReach, McpServer, OWN_SERVER};
-pub use peers::{PEERS_MAX, PeerConfig};
+pub use moq::{GROUPS_MAX, GroupConfig, MoqConfig, RELAYS_MAX, RelayConfig};
+pub use peers::{Binding, PEERS_MAX, PeerConfig};
 pub use sample::Sample;
 pub use secret::{
     SECRET_FILE_LEN_MAX, SecretError, TOKEN_LEN_MAX, TOKEN_LEN_MIN, read_secret, read_token,
@@ -69,6 +71,12 @@ pub struct NodeConfig {
     pub mcp_servers: Vec<McpServer>,
     /// MCP server.
     pub mcp: McpConfig,
+    /// MOQT.
+    pub moq: MoqConfig,
+    /// Relays for it; names are unique.
+    pub relays: Vec<RelayConfig>,
+    /// Groups that one decision can go to; names are unique.
+    pub groups: Vec<GroupConfig>,
     /// Whether MCP also serves the fixtures of its conformance suite. No file sets it: it is for tests.
     pub conformance: bool,
     /// Escalation sinks.
@@ -105,6 +113,12 @@ struct File {
     mcp_servers: Vec<mcp_servers::McpServerTable>,
     #[serde(default)]
     mcp: McpConfig,
+    #[serde(default)]
+    moq: MoqConfig,
+    #[serde(default)]
+    relays: Vec<moq::RelayTable>,
+    #[serde(default)]
+    groups: Vec<moq::GroupTable>,
     #[serde(default)]
     escalation: EscalationConfig,
     #[serde(default)]
@@ -161,6 +175,7 @@ impl File {
         in_range(&self.weights)?;
         in_range(&self.a2a)?;
         in_range(&self.mcp)?;
+        in_range(&self.moq)?;
         in_range(&self.escalation)?;
         in_range(&self.log)?;
         self.agree()?;
@@ -171,7 +186,8 @@ impl File {
         {
             *path = base.join(&*path);
         }
-        let peers = peers::check(self.peers, &self.node.id, &self.rates, base)?;
+        let relays = moq::relays(self.relays, base)?;
+        let peers = peers::check(self.peers, &self.node.id, &self.rates, &relays, base)?;
         if let Some(A2aAgent::Peer(id)) = &self.a2a.agent
             && !peers.iter().any(|peer| peer.id == *id && peer.address.is_some())
         {
@@ -181,6 +197,9 @@ impl File {
         }
         let listed = peers.iter().map(|peer| peer.id.clone()).collect();
         Ok(NodeConfig {
+            groups: moq::groups(self.groups, &listed)?,
+            moq: self.moq,
+            relays,
             mcp_servers: mcp_servers::check(self.mcp_servers, &listed, base)?,
             peers,
             kinds: kinds::check(self.kinds, base)?,

@@ -2,17 +2,20 @@
 //! with a peer directly or through relays that know nothing of them.
 
 mod backend;
+mod custody;
+mod fanout;
 mod link;
+pub(crate) mod node;
+mod session;
+mod sign;
 mod track;
 
-pub(crate) use link::{Link, LinkEnd, LinkError, Requests};
-pub(crate) use track::{Incoming, Outgoing, TrackError};
+pub(crate) use link::{Link, LinkError};
 
 use moq_transport::coding::TrackNamespace;
 use std::time::Duration;
 
-/// ALPN of MOQT draft-18.
-pub const ALPN: &[u8] = b"moqt-18";
+pub(crate) use crate::tls::ALPN_MOQT as ALPN;
 
 /// Requests that we keep open in one session: subscriptions, announcements. `moq-transport` stalls without a word
 /// at 128 from a peer, and `moq-relay-ietf` 0.8.0 at 100.
@@ -23,6 +26,13 @@ pub(crate) const PEER_REQUESTS_MAX: u32 = 128;
 pub const REQUESTS_TOTAL_MAX: u64 = 60_000;
 /// How long the other side may take to answer a request.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// Peers of one session with a relay: each has two requests of ours open and two of its own, and there is room for
+/// those of all.
+pub const PEERS_PER_SESSION_MAX: usize = 40;
+/// Prefixes of namespaces that we ask a relay for; with more peers we ask for all there are.
+pub(crate) const PREFIXES_MAX: usize = 8;
+/// Batches that may come from a peer before the session with it is up.
+pub(crate) const OBJECTS_EARLY_MAX: usize = 64;
 /// Groups of one session on their way at a time; what comes further waits, and is put together. Below the 128
 /// that the library sends at once, and the 1,024 that may be unacknowledged.
 pub const GROUPS_FLYING_MAX: usize = 64;

@@ -10,11 +10,12 @@ use crate::binding::quic::Context;
 use crate::bridge::Bridge;
 use crate::calls::{Calls, Code, Serving};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{ConfigError, HandlerConfig, NodeConfig};
+use crate::config::{Binding, ConfigError, HandlerConfig, NodeConfig};
 use crate::driver::{Batching, Call, Driver, DriverError, Shared};
 use crate::endpoint::{Acceptor, Door};
 use crate::gate::Gate;
 use crate::handler::{HandlerError, Handlers};
+use crate::moq::node::{Around as MoqAround, Moq, MoqError};
 use crate::peers::{Dial, Dialer};
 use crate::router::Router;
 use crate::store::{FjallStore, Storage, StoreError, StoreOptions};
@@ -89,6 +90,16 @@ pub enum StartError {
     /// A thread.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+}
+
+impl From<MoqError> for StartError {
+    fn from(error: MoqError) -> Self {
+        match error {
+            MoqError::Tls(error) => error.into(),
+            MoqError::Read(error) => error.into(),
+            MoqError::Store(error) => error.into(),
+        }
+    }
 }
 
 /// Makes a [`Node`].
@@ -239,6 +250,12 @@ impl Builder {
             doors.push(door);
             mcp_calls = Some(incoming);
         }
+        let (moq_wanted, mut moq_peers) = (crate::moq::node::wanted(&config), None);
+        if config.moq.enabled {
+            let (door, incoming) = Door::new(tls::ALPN_MOQT, Code::Overloaded.into());
+            doors.push(door);
+            moq_peers = Some(incoming);
+        }
         let endpoint = endpoint(&config, &tls, &doors, socket, runtime, seed)?;
         let quic_address = endpoint
             .local_addr()
@@ -312,11 +329,11 @@ impl Builder {
             .peers
             .iter()
             .filter_map(|peer| Some((peer.id.clone(), peer.address.as_ref()?.as_str().to_owned())));
-        let peer_calls = Arc::new(Calls::new(dial, addresses.collect()));
+        let peer_calls = Arc::new(Calls::new(dial.clone(), addresses.collect()));
         let (me, queue_max) = (config.id.clone(), config.quic.send_queue_bytes_max);
         let mut http = HttpPeers::new(me, router.clone(), calls.clone(), queue_max);
         for peer in &config.peers {
-            if let Some(address) = &peer.address {
+            if let (Binding::Native, Some(address)) = (&peer.binding, &peer.address) {
                 tasks.spawn(dialer.clone().maintain(peer.id.clone(), address.as_str().to_owned()));
             }
             let endpoint = peer.obligation_endpoint.is_some() || peer.agent_card.is_some();
@@ -331,6 +348,22 @@ impl Builder {
         let http = Arc::new(http);
         let gate = Arc::new(Gate::new(&config, storage.clone(), router.governed.subscribe()));
         let (stop, stopping) = watch::channel(false);
+        let moq = if moq_wanted {
+            let around = MoqAround {
+                config: config.clone(),
+                dial,
+                backoff: dialer.backoff,
+                seed,
+                router: router.clone(),
+                calls: calls.clone(),
+                clock: clock.clone(),
+            };
+            let moq = Moq::open(around, &*storage)?;
+            moq.keep(&mut tasks)?;
+            Some(moq)
+        } else {
+            None
+        };
         let mut servers = JoinSet::new();
         let (a2a, a2a_failed) = match &config.a2a.agent {
             None => (None, None),
@@ -356,7 +389,13 @@ impl Builder {
                 servers.spawn(a2a.clone().serve_quic(serving, incoming));
             }
         }
+        if let (Some(moq), Some(incoming)) = (&moq, moq_peers) {
+            let per_peer_max = config.quic.connections_per_peer_max;
+            let serving = Serving { per_peer_max, stop: stopping.clone() };
+            servers.spawn(moq.clone().accept(serving, incoming));
+        }
         let handle = NodeHandle {
+            moq,
             calls,
             router,
             storage,

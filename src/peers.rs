@@ -175,7 +175,7 @@ impl Dial {
     }
 }
 
-async fn resolve(address: &str) -> Result<SocketAddr, DialError> {
+pub(crate) async fn resolve(address: &str) -> Result<SocketAddr, DialError> {
     if let Ok(address) = address.parse() {
         return Ok(address);
     }

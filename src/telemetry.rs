@@ -48,6 +48,8 @@ pub struct Metrics {
     pub sessions: Gauge,
     /// Handshakes started because a session was silent when a retry was due.
     pub races: Counter,
+    /// Objects of MOQT that were dropped: not signed, wrongly signed, or not for us.
+    pub moqt_dropped: Counter,
     /// Unacknowledged escalations.
     pub escalations_open: Gauge,
 }
@@ -69,6 +71,7 @@ impl Default for Metrics {
             pending: Gauge::default(),
             sessions: Gauge::default(),
             races: Counter::default(),
+            moqt_dropped: Counter::default(),
             escalations_open: Gauge::default(),
         };
         metrics.registered()
@@ -123,6 +126,11 @@ impl Metrics {
             "handshake_races",
             "Handshakes raced against a silent session",
             self.races.clone(),
+        );
+        r.register(
+            "moqt_objects_dropped",
+            "Objects of MOQT not signed, wrongly signed, or not for us",
+            self.moqt_dropped.clone(),
         );
         r.register(
             "escalations_open",

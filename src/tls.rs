@@ -15,9 +15,12 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
 use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{
+    AlgorithmIdentifier, CertificateDer, PrivateKeyDer, ServerName, SignatureVerificationAlgorithm,
+    UnixTime,
+};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::sign::{CertifiedKey, Signer, SingleCertAndKey};
 use rustls::{CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +34,8 @@ pub const ALPN_H3: &[u8] = b"h3";
 pub const ALPN_A2A: &[u8] = b"abhyasa-a2a/1";
 /// ALPN of MCP calls.
 pub const ALPN_MCP: &[u8] = b"abhyasa-mcp/1";
+/// ALPN of MOQT draft-18 (draft-ietf-moq-transport-18).
+pub const ALPN_MOQT: &[u8] = b"moqt-18";
 /// The name to give to `quinn::Endpoint::connect`. It means nothing: no SNI is sent, and the
 /// server is known by the agent id in its certificate, not by a host name.
 pub const SERVER_NAME: &str = "abhyasa";
@@ -105,6 +110,9 @@ pub enum TlsError {
     /// The crypto provider lacks the cipher suite that QUIC starts with.
     #[error("QUIC needs TLS13_AES_128_GCM_SHA256: {0}")]
     Suite(#[from] NoInitialCipherSuite),
+    /// Batches for MOQT cannot be signed with it.
+    #[error("MOQT needs a key of Ed25519 or P-256 in quic.key, to sign what it publishes")]
+    SigningKey,
     /// A transport limit that QUIC cannot carry.
     #[error("quic.{key} is beyond what QUIC can carry (2^62 - 1)")]
     Transport {
@@ -180,6 +188,43 @@ impl TlsIdentity {
             u64::try_from(cert.validity().not_after.timestamp()).ok()
         });
         Time::from_ms(end.unwrap_or_default().saturating_mul(1000))
+    }
+
+    /// Our certificate, and what is between it and the CA.
+    pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.key.cert
+    }
+
+    /// Signs with our key by the first of `schemes` that it knows.
+    pub(crate) fn signer(&self, schemes: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        self.key.key.choose_scheme(schemes)
+    }
+
+    /// What verifies signatures of a scheme by keys of an algorithm.
+    pub(crate) fn verifier(
+        &self,
+        scheme: SignatureScheme,
+        key: AlgorithmIdentifier,
+    ) -> Option<&'static dyn SignatureVerificationAlgorithm> {
+        let mapping = self.provider.signature_verification_algorithms.mapping;
+        let (_, all) = mapping.iter().find(|(known, _)| *known == scheme)?;
+        all.iter().copied().find(|algorithm| algorithm.public_key_alg_id() == key)
+    }
+
+    /// Who the first of these certificates is of, if our CA vouches for it at `now`.
+    ///
+    /// # Errors
+    /// What is wrong with the chain.
+    pub(crate) fn vouched(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<AgentId, rustls::Error> {
+        let (first, intermediates) =
+            chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
+        vouched(first, intermediates, &self.roots, now, &self.provider)?;
+        let unusable = |error| CertificateError::Other(OtherError(Arc::new(error)));
+        Ok(identity_of(first).map_err(unusable)?)
     }
 
     /// The rustls side of [`Self::server`]: a client certificate of our CA is mandatory, no early
@@ -265,6 +310,37 @@ impl TlsIdentity {
     }
 }
 
+impl TlsIdentity {
+    /// A QUIC client configuration for relays whose certificates chain to the CAs in a file, under the name they
+    /// are dialled by. We show our certificate to one that asks for it; what we are to our peers does not rest
+    /// on the relay.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn relay_client(
+        &self,
+        alpn: &[&[u8]],
+        ca_pem: &Path,
+        transport: &Arc<quinn::TransportConfig>,
+    ) -> Result<quinn::ClientConfig, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for ca in certificates(ca_pem)? {
+            roots.add(ca)?;
+        }
+        let mut config = rustls::ClientConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots)
+            .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(self.key.clone())));
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        config.enable_early_data = false;
+        config.resumption = Resumption::disabled();
+        let crypto = QuicClientConfig::try_from(config)?;
+        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        config.transport_config(transport.clone());
+        Ok(config)
+    }
+}
+
 /// Who is at the other end of an established connection. The chain was checked in the handshake;
 /// on the accepting side this is where a client without a usable identity is found out.
 ///
@@ -335,6 +411,19 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(found)
 }
 
+/// Checks that a certificate chains to `roots`.
+fn vouched(
+    cert: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    roots: &RootCertStore,
+    now: UnixTime,
+    provider: &CryptoProvider,
+) -> Result<(), rustls::Error> {
+    let cert = ParsedCertificate::try_from(cert)?;
+    let algorithms = provider.signature_verification_algorithms.all;
+    verify_server_cert_signed_by_trust_anchor(&cert, roots, intermediates, now, algorithms)
+}
+
 /// Accepts one server: `expected`, by a certificate that chains to `roots`. The host name of the
 /// dial plays no part.
 #[derive(Debug)]
@@ -353,13 +442,7 @@ impl ServerCertVerifier for ExpectedAgent {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        verify_server_cert_signed_by_trust_anchor(
-            &ParsedCertificate::try_from(end_entity)?,
-            &self.roots,
-            intermediates,
-            now,
-            self.provider.signature_verification_algorithms.all,
-        )?;
+        vouched(end_entity, intermediates, &self.roots, now, &self.provider)?;
         expect_identity(end_entity, &self.expected)
             .map_err(|error| CertificateError::Other(OtherError(Arc::new(error))))?;
         Ok(ServerCertVerified::assertion())

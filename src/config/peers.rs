@@ -4,8 +4,10 @@ use super::RatesConfig;
 use super::address::{HostPort, HttpUrl};
 use super::error::Fault;
 use super::kinds::known;
+use super::moq::RelayConfig;
 use super::section::Section as _;
 use proto::id::{AgentId, Kind};
+use proto::track::GroupName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -36,6 +38,29 @@ pub struct PeerConfig {
     pub custody_ack_endpoint: Option<HttpUrl>,
     /// Its agent card: deliver to it inside of A2A messages, in place of QUIC.
     pub agent_card: Option<HttpUrl>,
+    /// What obligations go to it by, over QUIC.
+    pub binding: Binding,
+    /// Groups it may address us as a member of.
+    pub groups: BTreeSet<GroupName>,
+}
+
+/// How obligations and acks go to and fro, over QUIC.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Binding {
+    /// The native frames, ALPN `abhyasa/1`.
+    #[default]
+    Native,
+    /// MOQT with the peer itself.
+    Moqt,
+    /// MOQT by the relay of this name.
+    Relay(String),
+}
+
+#[derive(Clone, Copy, Debug, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum BindingName {
+    Native,
+    Moqt,
 }
 
 /// The table as written.
@@ -56,6 +81,10 @@ pub(crate) struct PeerTable {
     obligation_endpoint: Option<HttpUrl>,
     custody_ack_endpoint: Option<HttpUrl>,
     agent_card: Option<HttpUrl>,
+    binding: Option<BindingName>,
+    relay: Option<String>,
+    #[serde(default)]
+    groups: BTreeSet<GroupName>,
 }
 
 /// All peers, each with its values filled in.
@@ -63,6 +92,7 @@ pub(crate) fn check(
     tables: Vec<PeerTable>,
     own: &AgentId,
     rates: &RatesConfig,
+    relays: &[RelayConfig],
     base: &Path,
 ) -> Result<Vec<PeerConfig>, Fault> {
     if tables.len() > PEERS_MAX {
@@ -74,7 +104,7 @@ pub(crate) fn check(
     let mut peers = Vec::new();
     for (at, table) in tables.into_iter().enumerate() {
         let at = at.to_string();
-        let peer = table.check(own, rates, base).map_err(|f| f.under(["peers", &at]))?;
+        let peer = table.check(own, rates, relays, base).map_err(|f| f.under(["peers", &at]))?;
         if ids.insert(peer.id.clone(), at.clone()).is_some() {
             let what = format!("{} is listed twice", peer.id);
             return Err(Fault::new(["peers", &at, "id"], what, "merge the two tables into one"));
@@ -92,7 +122,13 @@ pub(crate) fn check(
 }
 
 impl PeerTable {
-    fn check(self, own: &AgentId, rates: &RatesConfig, base: &Path) -> Result<PeerConfig, Fault> {
+    fn check(
+        self,
+        own: &AgentId,
+        rates: &RatesConfig,
+        relays: &[RelayConfig],
+        base: &Path,
+    ) -> Result<PeerConfig, Fault> {
         if self.id == *own {
             return Err(Fault::new(
                 ["id"],
@@ -117,7 +153,24 @@ impl PeerTable {
             let what = "agent_card and obligation_endpoint are two ways to one peer";
             return Err(Fault::new(["agent_card"], what, "keep one of them"));
         }
+        let binding = match (self.binding, self.relay) {
+            (Some(_), Some(_)) => {
+                let what = "binding is of a direct session, and relay of none";
+                return Err(Fault::new(["relay"], what, "keep one of them"));
+            }
+            (None, Some(name)) => {
+                if !relays.iter().any(|relay| relay.name == name) {
+                    let what = format!("no [[relays]] table is named {name:?}");
+                    return Err(Fault::new(["relay"], what, "add one, or name another"));
+                }
+                Binding::Relay(name)
+            }
+            (Some(BindingName::Moqt), None) => Binding::Moqt,
+            (Some(BindingName::Native) | None, None) => Binding::Native,
+        };
         Ok(PeerConfig {
+            binding,
+            groups: self.groups,
             principal: self.principal.unwrap_or_else(|| self.id.clone()),
             id: self.id,
             address: self.address,

@@ -6,6 +6,7 @@ use crate::calls::Incoming;
 use crate::clock::Clock;
 use crate::config::NodeConfig;
 use crate::driver::{Call, Input, Shared};
+use crate::moq::node::Moq;
 use crate::router::Router;
 use crate::store::Storage;
 use crate::telemetry::Metrics;
@@ -96,6 +97,7 @@ pub struct NodeHandle {
     pub(super) registry: Arc<Registry>,
     pub(super) http: Arc<HttpPeers>,
     pub(super) a2a: Option<Arc<A2a>>,
+    pub(super) moq: Option<Arc<Moq>>,
     pub(super) http3: Arc<Mutex<Option<mpsc::Receiver<Incoming>>>>,
     pub(super) quic_address: SocketAddr,
 }

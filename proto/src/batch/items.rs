@@ -6,6 +6,7 @@ use crate::cbor::{CborError, Reader, Writer};
 use crate::field::{Members, whole};
 use crate::frame::RefuseCode;
 use crate::limits::BATCH_COUNT_MAX;
+use crate::track::Epoch;
 use bytes::Bytes;
 
 /// Bytes of a public key of X25519 (RFC 7748 §5).
@@ -18,16 +19,28 @@ pub struct Hello {
     pub in_flight_max: u64,
     /// Public key of X25519 that payloads may be sealed to, if it opens such.
     pub seal_key: Option<[u8; SEAL_KEY_LEN]>,
+    /// The session of the reader's whose hellos it answers: from now on nothing sent there is lost on its way.
+    pub answers: Option<Epoch>,
+    /// Whether the speaker waits for nothing more: such a hello needs no answer.
+    pub up: bool,
 }
 
 impl Hello {
     /// The deterministic CBOR encoding.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut to = Writer::with_capacity(16 + SEAL_KEY_LEN);
-        to.map(1 + usize::from(self.seal_key.is_some())).uint(1).uint(self.in_flight_max);
+        let mut to = Writer::with_capacity(64 + SEAL_KEY_LEN);
+        let some = [self.seal_key.is_some(), self.answers.is_some(), self.up];
+        to.map(1 + some.into_iter().filter(|some| *some).count());
+        to.uint(1).uint(self.in_flight_max);
         if let Some(key) = &self.seal_key {
             to.uint(2).bytes(key);
+        }
+        if let Some(epoch) = &self.answers {
+            to.uint(3).text(&epoch.to_string());
+        }
+        if self.up {
+            to.uint(4).uint(1);
         }
         to.into_bytes()
     }
@@ -41,10 +54,20 @@ impl Hello {
             let mut map = Members::open(reader)?;
             let in_flight_max = map.required(1)?.uint()?;
             let seal_key = map.optional(2)?.map(|key| read_hash(key, "seal key")).transpose()?;
+            let answers = map.optional(3)?.map(read_epoch).transpose()?;
+            let up = match map.optional(4)?.map(Reader::uint).transpose()? {
+                None => false,
+                Some(1) => true,
+                Some(_) => return Err(CborError::invalid("up", "is not 1")),
+            };
             map.end()?;
-            Ok(Self { in_flight_max, seal_key })
+            Ok(Self { in_flight_max, seal_key, answers, up })
         })
     }
+}
+
+fn read_epoch(reader: &mut Reader<'_>) -> Result<Epoch, CborError> {
+    reader.text()?.parse().map_err(|error| CborError::invalid("answers", error))
 }
 
 /// Items of a batch not taken, decided before anything of them was stored. Discharges nothing.

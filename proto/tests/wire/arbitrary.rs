@@ -10,6 +10,7 @@ use abhyasa_proto::obligation::Obligation;
 use abhyasa_proto::payload::Payload;
 use abhyasa_proto::safe_action::{SafeAction, SafeEffect};
 use abhyasa_proto::time::Time;
+use abhyasa_proto::track::Epoch;
 use abhyasa_proto::track::GroupName;
 use abhyasa_proto::weight::Weight;
 use bytes::Bytes;
@@ -216,8 +217,9 @@ pub fn statement() -> impl Strategy<Value = Statement> {
 }
 
 pub fn hello() -> impl Strategy<Value = Hello> {
-    (any::<u64>(), option::of(any::<[u8; 32]>()))
-        .prop_map(|(in_flight_max, seal_key)| Hello { in_flight_max, seal_key })
+    let epoch = (any::<u64>(), any::<u64>()).prop_map(|(boot, session)| Epoch { boot, session });
+    (any::<u64>(), option::of(any::<[u8; 32]>()), option::of(epoch))
+        .prop_map(|(in_flight_max, seal_key, answers)| Hello { in_flight_max, seal_key, answers })
 }
 
 pub fn refusal() -> impl Strategy<Value = Refusal> {

@@ -11,7 +11,7 @@ use abhyasa_proto::obligation::Obligation;
 use abhyasa_proto::payload::Payload;
 use abhyasa_proto::safe_action::{SafeAction, SafeEffect};
 use abhyasa_proto::time::Time;
-use abhyasa_proto::track::GroupName;
+use abhyasa_proto::track::{Epoch, GroupName};
 use abhyasa_proto::weight::Weight;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -155,7 +155,9 @@ fn batches() -> Vec<Sample> {
     let group = Audience::Group(GroupName::new("eu-1").unwrap());
     let decision = Statement::of(a.clone(), group, Content::GroupOffer, &[template.encode()]);
     let nothing = Statement::of(a, Audience::Everyone, Content::Acks, &[]);
-    let hello = |seal_key| Hello { in_flight_max: 8192, seal_key }.encode();
+    let hello = |seal_key, answers: Option<Epoch>| {
+        Hello { in_flight_max: 8192, seal_key, answers, up: answers.is_some() }.encode()
+    };
     let signed = Bytes::from_static(b"a COSE_Sign1");
     vec![
         Sample(
@@ -188,12 +190,12 @@ fn batches() -> Vec<Sample> {
             "For everyone; the root of no items is the hash of nothing.",
             nothing.encode(),
         ),
-        Sample("batch-hello", "batch-hello", "What a node takes.", hello(None)),
+        Sample("batch-hello", "batch-hello", "What a node takes.", hello(None, None)),
         Sample(
             "batch-hello-seal",
             "batch-hello",
             "It opens what is sealed to its key.",
-            hello(Some([7; 32])),
+            hello(Some([7; 32]), Some(Epoch { boot: 0x1f, session: 2 })),
         ),
         Sample(
             "bd1-batch-refusal",

@@ -1,0 +1,490 @@
+//! Custody with one peer over tracks.
+//!
+//! Each side serves two tracks to the other: `to:` has its offers, `acks:` its acks. A session with the peer is
+//! up when both sides serve both and have heard both, which hellos establish: until the first group of a track is
+//! read, `moq-transport` may drop what is written to it. Nothing that MOQT says of a group discharges custody;
+//! only a signed ack of the target does (AC-1).
+
+use super::fanout::{Groups, Hop};
+use super::sign::{Opened, Signatures};
+use super::track::{Outgoing, TrackError};
+use super::{Link, OBJECTS_EARLY_MAX};
+use crate::clock::Clock;
+use crate::driver::{Call, Input};
+use crate::router::{Router, SessionOutbox, SessionQueue, ToPeer};
+use bytes::Bytes;
+use proto::ack::{CustodyAck, RefRange};
+use proto::batch::{Audience, Content, Hash, Hello, Refusal, root};
+use proto::id::{AgentId, ObligationId};
+use proto::limits::{BATCH_COUNT_MAX, FRAME_LEN_TARGET};
+use proto::obligation::Obligation;
+use proto::step::SessionId;
+use proto::track::Epoch;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// How long until a hello that had no answer is said again.
+const HELLO_AGAIN: Duration = Duration::from_secs(1);
+/// Batches of ours that a refusal may still speak of.
+const BATCHES_SENT_MAX: usize = 512;
+/// Offers of the peer's that may still be answered by reference; older ones are answered when they are offered
+/// again.
+const OFFERS_HEARD_MAX: usize = 65_536;
+
+/// What sessions over MOQT share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) me: AgentId,
+    pub(crate) signatures: Signatures,
+    pub(crate) router: Arc<Router>,
+    pub(crate) calls: mpsc::Sender<Call>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) groups: Groups,
+    /// Counts starts of this node, durably.
+    pub(crate) boot: u64,
+    /// Counts MOQT sessions since then.
+    pub(crate) sessions: AtomicU64,
+    pub(crate) in_flight_max: usize,
+    pub(crate) queue_bytes_max: usize,
+    pub(crate) per_peer_max: usize,
+}
+
+/// Which of the two tracks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    To = 0,
+    Acks = 1,
+}
+
+impl Way {
+    pub(crate) const BOTH: [Self; 2] = [Self::To, Self::Acks];
+
+    /// Whether the track carries such a batch.
+    pub(crate) const fn carries(self, content: Content) -> bool {
+        match self {
+            Self::To => matches!(
+                content,
+                Content::Hello | Content::Offers | Content::BestEffort | Content::Refusals
+            ),
+            Self::Acks => matches!(content, Content::Hello | Content::Acks),
+        }
+    }
+}
+
+/// What happens to the session with one peer.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// It subscribed to a track of ours.
+    Serving(Way, u64, Outgoing),
+    /// That subscription is over.
+    Unserved(Way, u64),
+    /// We subscribed to both tracks of a session of its.
+    Listening(Epoch),
+    /// A good batch came.
+    Batch(Epoch, Way, Opened),
+    /// An obligation came that it issued to a group of which we are a member.
+    Member(Bytes),
+    /// A session of its is over.
+    Lost(Epoch),
+}
+
+#[derive(Debug)]
+struct Theirs {
+    epoch: Epoch,
+    heard: [bool; 2],
+    hello: Option<Hello>,
+    /// Batches that came before the session was up.
+    early: Vec<(Way, Opened)>,
+}
+
+#[derive(Debug)]
+struct Up {
+    id: SessionId,
+    since: Instant,
+    outbox: SessionOutbox,
+    next_ref: u64,
+    heard: BTreeMap<u64, ObligationId>,
+    /// Of batches that came: the first reference, root and count.
+    batches: VecDeque<(u64, Hash, u64)>,
+    /// Of batches that went: root and references.
+    sent: VecDeque<(Hash, Vec<u64>)>,
+    offers: VecDeque<(u64, Bytes)>,
+    best_effort: VecDeque<Bytes>,
+    acks: VecDeque<Bytes>,
+    refusals: VecDeque<Bytes>,
+}
+
+impl Up {
+    fn waits(&self) -> bool {
+        !(self.offers.is_empty()
+            && self.best_effort.is_empty()
+            && self.acks.is_empty()
+            && self.refusals.is_empty())
+    }
+}
+
+/// The session with one peer on one link.
+pub(crate) struct Peer {
+    shared: Arc<Shared>,
+    link: Link,
+    hop: Hop,
+    peer: AgentId,
+    /// Our own session, as its namespace has it.
+    epoch: Epoch,
+    serving: [Option<(u64, Outgoing)>; 2],
+    theirs: Option<Theirs>,
+    up: Option<Up>,
+}
+
+impl Peer {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        link: Link,
+        hop: Hop,
+        peer: AgentId,
+        epoch: Epoch,
+    ) -> Self {
+        Self { shared, link, hop, peer, epoch, serving: [None, None], theirs: None, up: None }
+    }
+
+    /// Runs until the sender is dropped.
+    pub(crate) async fn run(mut self, mut told: mpsc::Receiver<Told>) {
+        let mut again = tokio::time::interval(HELLO_AGAIN);
+        again.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let waits = self.up.as_ref().is_some_and(Up::waits);
+            let link = self.link.clone();
+            let done = tokio::select! {
+                biased;
+                told = told.recv() => match told {
+                    None => break,
+                    Some(told) => self.told(told).await,
+                },
+                item = next(&mut self.up) => {
+                    self.queue(item);
+                    Ok(())
+                }
+                () = link.room(), if waits => self.send().await,
+                _ = again.tick(), if self.up.is_none() => self.hello().await,
+            };
+            if let Err(error) = done {
+                tracing::debug!(peer = %self.peer, %error, "a track of a MOQT session ended");
+                self.serving = [None, None];
+                self.down().await;
+            }
+        }
+        self.down().await;
+    }
+
+    async fn told(&mut self, told: Told) -> Result<(), TrackError> {
+        match told {
+            Told::Serving(way, serial, outgoing) => {
+                // Who subscribes anew has forgotten what was said.
+                self.down().await;
+                *self.serving_mut(way) = Some((serial, outgoing));
+                self.hello().await?;
+            }
+            Told::Unserved(way, serial) => {
+                if self.serving_mut(way).as_ref().is_some_and(|(of, _)| *of == serial) {
+                    *self.serving_mut(way) = None;
+                    self.down().await;
+                }
+            }
+            Told::Listening(epoch) => {
+                if self.theirs.as_ref().is_none_or(|theirs| theirs.epoch < epoch) {
+                    self.down().await;
+                    self.theirs =
+                        Some(Theirs { epoch, heard: [false; 2], hello: None, early: Vec::new() });
+                }
+            }
+            Told::Lost(epoch) => {
+                if self.theirs.as_ref().is_some_and(|theirs| theirs.epoch == epoch) {
+                    self.theirs = None;
+                    self.down().await;
+                }
+            }
+            Told::Batch(epoch, way, batch) => {
+                let Some(theirs) = self.theirs.as_mut().filter(|theirs| theirs.epoch == epoch)
+                else {
+                    return Ok(());
+                };
+                if batch.statement.content == Content::Hello {
+                    return self.greeted(way, &batch).await;
+                }
+                if self.up.is_none() {
+                    if theirs.early.len() < OBJECTS_EARLY_MAX {
+                        theirs.early.push((way, batch));
+                    }
+                    return Ok(());
+                }
+                self.take(way, batch).await;
+            }
+            Told::Member(item) => self.offered(root(std::slice::from_ref(&item)), vec![item]).await,
+        }
+        Ok(())
+    }
+
+    fn serving_mut(&mut self, way: Way) -> &mut Option<(u64, Outgoing)> {
+        let [to, acks] = &mut self.serving;
+        match way {
+            Way::To => to,
+            Way::Acks => acks,
+        }
+    }
+
+    /// A hello came. The session is up when theirs answers our session on both tracks.
+    async fn greeted(&mut self, way: Way, batch: &Opened) -> Result<(), TrackError> {
+        let hello = batch.items.first().and_then(|item| Hello::decode(item).ok());
+        let (Some(hello), Some(theirs)) = (hello, self.theirs.as_mut()) else { return Ok(()) };
+        let before = theirs.heard == [true; 2];
+        let [to, acks] = &mut theirs.heard;
+        match way {
+            Way::To => *to = true,
+            Way::Acks => *acks = true,
+        }
+        let now = theirs.heard == [true; 2];
+        let answers = hello.answers == Some(self.epoch);
+        let asks = !hello.up;
+        theirs.hello = Some(hello);
+        let served = self.serving.iter().all(Option::is_some);
+        if now && answers && served && self.up.is_none() {
+            self.begin(hello).await;
+            return self.hello().await;
+        }
+        if (now && !before) || (self.up.is_some() && asks && way == Way::To) {
+            return self.hello().await;
+        }
+        Ok(())
+    }
+
+    /// Says on both tracks what we take, and whose hellos we have heard.
+    async fn hello(&mut self) -> Result<(), TrackError> {
+        let answers = self.theirs.as_ref().filter(|theirs| theirs.heard == [true; 2]);
+        let hello = Hello {
+            in_flight_max: self.shared.in_flight_max as u64,
+            seal_key: None,
+            answers: answers.map(|theirs| theirs.epoch),
+            up: self.up.is_some(),
+        };
+        for way in Way::BOTH {
+            if self.serving_mut(way).is_some() {
+                self.publish(way, Content::Hello, vec![hello.encode()]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, hello: Hello) {
+        let shared = self.shared.clone();
+        let id = shared.router.session_id();
+        let (queue, outbox) = SessionQueue::new(self.peer.clone(), shared.queue_bytes_max);
+        for oldest in shared.router.add_session(id, queue, shared.per_peer_max) {
+            shared.router.remove_session(oldest);
+            let _ = shared.calls.send(Call::Input(Input::SessionDown { session: oldest })).await;
+        }
+        let window = usize::try_from(hello.in_flight_max).unwrap_or(usize::MAX);
+        let window = window.clamp(1, shared.in_flight_max);
+        let input = Input::SessionUp { session: id, peer: self.peer.clone(), window };
+        let _ = shared.calls.send(Call::Input(input)).await;
+        tracing::info!(peer = %self.peer, session = id.0, "up over MOQT");
+        self.up = Some(Up {
+            id,
+            since: Instant::now(),
+            outbox,
+            next_ref: 0,
+            heard: BTreeMap::new(),
+            batches: VecDeque::new(),
+            sent: VecDeque::new(),
+            offers: VecDeque::new(),
+            best_effort: VecDeque::new(),
+            acks: VecDeque::new(),
+            refusals: VecDeque::new(),
+        });
+        let early = self.theirs.as_mut().map(|theirs| std::mem::take(&mut theirs.early));
+        for (way, batch) in early.into_iter().flatten() {
+            self.take(way, batch).await;
+        }
+    }
+
+    async fn down(&mut self) {
+        let Some(up) = self.up.take() else { return };
+        self.shared.router.remove_session(up.id);
+        let input = Input::SessionDown { session: up.id };
+        let _ = self.shared.calls.send(Call::Input(input)).await;
+        tracing::info!(peer = %self.peer, session = up.id.0, "down over MOQT");
+    }
+
+    /// Hands a batch of the peer's to the core.
+    async fn take(&mut self, way: Way, batch: Opened) {
+        let Some(up) = self.up.as_mut() else { return };
+        let (session, peer) = (up.id, self.peer.clone());
+        let input = match batch.statement.content {
+            Content::Offers => return self.offered(batch.statement.root, batch.items).await,
+            Content::BestEffort => Input::BestEffort { session, items: batch.items },
+            Content::Acks => {
+                debug_assert_eq!(way, Way::Acks);
+                let acks = batch.items.iter().filter_map(|item| CustodyAck::decode(item).ok());
+                Input::Acks { peer, acks: acks.collect() }
+            }
+            Content::Refusals => {
+                for item in &batch.items {
+                    let Ok(refusal) = Refusal::decode(item) else { continue };
+                    let Some(input) = refused(up, session, &refusal) else { continue };
+                    let _ = self.shared.calls.send(Call::Input(input)).await;
+                }
+                return;
+            }
+            Content::Hello | Content::GroupOffer => return,
+        };
+        let _ = self.shared.calls.send(Call::Input(input)).await;
+    }
+
+    async fn offered(&mut self, root: Hash, items: Vec<Bytes>) {
+        let Some(up) = self.up.as_mut() else { return };
+        let first_ref = up.next_ref;
+        let count = items.len() as u64;
+        up.next_ref += count;
+        for (reference, item) in (first_ref..).zip(&items) {
+            // What cannot be read is refused by its place in the batch.
+            if let Ok(obligation) = Obligation::decode(item) {
+                up.heard.insert(reference, obligation.id);
+            }
+        }
+        while up.heard.len() > OFFERS_HEARD_MAX {
+            up.heard.pop_first();
+        }
+        up.batches.push_back((first_ref, root, count));
+        if up.batches.len() > BATCHES_SENT_MAX {
+            up.batches.pop_front();
+        }
+        let input = Input::Offers { session: up.id, first_ref, items };
+        let _ = self.shared.calls.send(Call::Input(input)).await;
+    }
+
+    /// Puts what the core sends where it waits for room.
+    fn queue(&mut self, item: Option<ToPeer>) {
+        let Some(up) = self.up.as_mut() else { return };
+        match item {
+            // The session was given up for a newer one.
+            None => self.up = None,
+            Some(ToPeer::Offers { first_ref, items }) => {
+                for (reference, item) in (first_ref..).zip(items) {
+                    if self.shared.groups.carries(&self.hop, &self.peer, up.since, &item) {
+                        sent(up, root(std::slice::from_ref(&item)), vec![reference]);
+                    } else {
+                        up.offers.push_back((reference, item));
+                    }
+                }
+            }
+            Some(ToPeer::BestEffort(items)) => up.best_effort.extend(items),
+            Some(ToPeer::AckRuns(runs)) => {
+                for run in runs {
+                    for reference in run.refs.iter().flat_map(|range| range.iter()) {
+                        let Some(obligation_id) = up.heard.remove(&reference) else { continue };
+                        let ack = CustodyAck {
+                            obligation_id,
+                            target: self.shared.me.clone(),
+                            status: run.status,
+                            acked_at: run.acked_at,
+                            reason: run.reason.clone(),
+                        };
+                        up.acks.push_back(ack.encode());
+                    }
+                }
+            }
+            Some(ToPeer::Acks(acks)) => up.acks.extend(acks.iter().map(CustodyAck::encode)),
+            Some(ToPeer::Refuse { refs, code, retry_after_ms, text }) => {
+                for (first, root, count) in &up.batches {
+                    let within = refs.iter().flat_map(|range| range.iter());
+                    let within = within.filter(|of| (*first..first + count).contains(of));
+                    let indexes = RefRange::collect(within.map(|of| of - first).collect());
+                    if !indexes.is_empty() {
+                        let (root, text) = (*root, text.clone());
+                        let refusal = Refusal { root, indexes, code, retry_after_ms, text };
+                        up.refusals.push_back(refusal.encode());
+                    }
+                }
+            }
+            // Answers to queries and probes, which nobody sends over MOQT.
+            Some(ToPeer::Frame(_)) => {}
+        }
+    }
+
+    /// Publishes one batch of what waits, the most urgent first.
+    async fn send(&mut self) -> Result<(), TrackError> {
+        let Some(up) = self.up.as_mut() else { return Ok(()) };
+        let (way, content, items) = if !up.acks.is_empty() {
+            (Way::Acks, Content::Acks, batch(&mut up.acks, Bytes::len))
+        } else if !up.refusals.is_empty() {
+            (Way::To, Content::Refusals, batch(&mut up.refusals, Bytes::len))
+        } else if !up.offers.is_empty() {
+            let of = batch(&mut up.offers, |(_, item)| item.len());
+            let (refs, items): (Vec<_>, Vec<_>) = of.into_iter().unzip();
+            sent(up, root(&items), refs);
+            (Way::To, Content::Offers, items)
+        } else {
+            (Way::To, Content::BestEffort, batch(&mut up.best_effort, Bytes::len))
+        };
+        self.publish(way, content, items).await
+    }
+
+    async fn publish(
+        &mut self,
+        way: Way,
+        content: Content,
+        items: Vec<Bytes>,
+    ) -> Result<(), TrackError> {
+        let Ok(audience) = Audience::agent(self.peer.clone()) else { return Ok(()) };
+        let object = match self.shared.signatures.seal(audience, content, items) {
+            Ok((_, object)) => object,
+            Err(error) => {
+                tracing::error!(peer = %self.peer, %error, "a batch could not be signed");
+                return Ok(());
+            }
+        };
+        let Some((_, outgoing)) = self.serving_mut(way) else { return Ok(()) };
+        outgoing.push(content.priority(), object).await?;
+        Ok(())
+    }
+}
+
+async fn next(up: &mut Option<Up>) -> Option<ToPeer> {
+    match up {
+        Some(up) => up.outbox.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Remembers what a batch of ours was of.
+fn sent(up: &mut Up, root: Hash, refs: Vec<u64>) {
+    up.sent.push_back((root, refs));
+    if up.sent.len() > BATCHES_SENT_MAX {
+        up.sent.pop_front();
+    }
+}
+
+fn refused(up: &Up, session: SessionId, refusal: &Refusal) -> Option<Input> {
+    let (_, refs) = up.sent.iter().rev().find(|(root, _)| *root == refusal.root)?;
+    let indexes = refusal.indexes.iter().flat_map(|range| range.iter());
+    let refs = indexes.filter_map(|index| refs.get(usize::try_from(index).ok()?).copied());
+    let refs = RefRange::collect(refs.collect());
+    let (code, retry_after_ms) = (refusal.code, refusal.retry_after_ms);
+    Some(Input::Refused { session, refs, code, retry_after_ms })
+}
+
+/// The first of what waits that go in one object.
+fn batch<T>(from: &mut VecDeque<T>, len: impl Fn(&T) -> usize) -> Vec<T> {
+    let (mut taken, mut bytes) = (0, 0);
+    for item in from.iter() {
+        bytes += len(item) + 4;
+        if taken > 0 && (bytes > FRAME_LEN_TARGET || taken >= BATCH_COUNT_MAX) {
+            break;
+        }
+        taken += 1;
+    }
+    from.drain(..taken).collect()
+}

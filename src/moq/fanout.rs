@@ -1,0 +1,138 @@
+//! One decision to many: the obligation goes once on the group's track, and each member derives its own from it.
+//!
+//! Custody stays with each member: an own pending record, ack and escalation. Only the first offer to members
+//! that were there goes by the group; what is offered again, or to one that came later, goes on its own track.
+
+use super::sign::Signatures;
+use bytes::Bytes;
+use proto::batch::{Audience, Content};
+use proto::fanout::{GroupId, Template, group_of};
+use proto::id::AgentId;
+use proto::obligation::Obligation;
+use proto::track::GroupName;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// Decisions that may be published on a group's track at a time; members get further ones each by itself.
+pub const DECISIONS_MAX: usize = 1_024;
+/// How long after its issue a decision may still be published so.
+const PUBLISH_TIME_MAX: Duration = Duration::from_secs(30);
+/// Objects that wait for a group's track.
+pub(super) const WAITING_MAX: usize = 256;
+
+/// Where a group's track goes: to a peer itself, or to all that a relay serves.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Hop {
+    Peer(AgentId),
+    Relay(Arc<str>),
+}
+
+#[derive(Debug)]
+struct Decision {
+    group: GroupName,
+    until: Instant,
+    /// Known with the first offer.
+    template: Option<Template>,
+    /// When it was published, where it could be.
+    published: BTreeMap<Hop, Option<Instant>>,
+    /// Members whose first offer it was.
+    carried: BTreeSet<AgentId>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    decisions: BTreeMap<GroupId, Decision>,
+    tracks: BTreeMap<(Hop, GroupName), (u64, mpsc::Sender<Bytes>)>,
+}
+
+/// Decisions to groups, and the tracks they go on.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    signatures: Signatures,
+    state: Mutex<State>,
+    live: AtomicUsize,
+}
+
+impl Groups {
+    pub(crate) fn new(signatures: Signatures) -> Self {
+        Self { signatures, state: Mutex::default(), live: AtomicUsize::new(0) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says, before its obligations are issued, that a decision is one of a group.
+    pub(crate) fn expect(&self, gid: GroupId, group: GroupName) {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.decisions.retain(|_, decision| decision.until > now);
+        if state.decisions.len() < DECISIONS_MAX {
+            let (published, carried) = (BTreeMap::new(), BTreeSet::new());
+            let until = now + PUBLISH_TIME_MAX;
+            let decision = Decision { group, until, template: None, published, carried };
+            state.decisions.entry(gid).or_insert(decision);
+        }
+        self.live.store(state.decisions.len(), Ordering::Release);
+    }
+
+    /// A subscriber of a group's track is there; what it gets comes out of the receiver.
+    pub(crate) fn served(&self, hop: Hop, group: GroupName, serial: u64) -> mpsc::Receiver<Bytes> {
+        let (tx, rx) = mpsc::channel(WAITING_MAX);
+        self.state().tracks.insert((hop, group), (serial, tx));
+        rx
+    }
+
+    /// That subscriber has gone.
+    pub(crate) fn unserved(&self, hop: &Hop, group: &GroupName, serial: u64) {
+        let key = (hop.clone(), group.clone());
+        let mut state = self.state();
+        if state.tracks.get(&key).is_some_and(|(of, _)| *of == serial) {
+            state.tracks.remove(&key);
+        }
+    }
+
+    /// Whether an offer to `peer`, which has been there `since`, goes by its group. The first that does has it
+    /// published.
+    pub(crate) fn carries(&self, hop: &Hop, peer: &AgentId, since: Instant, item: &Bytes) -> bool {
+        if self.live.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let Ok(obligation) = Obligation::decode(item) else { return false };
+        let Some(gid) = group_of(&obligation.id).and_then(|gid| GroupId::new(gid).ok()) else {
+            return false;
+        };
+        let mut state = self.state();
+        let State { decisions, tracks } = &mut *state;
+        let Some(decision) = decisions.get_mut(&gid) else { return false };
+        if decision.until <= Instant::now() {
+            return false;
+        }
+        let template = decision.template.get_or_insert_with(|| Template::of(gid, &obligation));
+        if template.for_member(peer) != obligation {
+            return false; // such as for another sequence
+        }
+        let published = decision.published.entry(hop.clone()).or_insert_with(|| {
+            let track = tracks.get(&(hop.clone(), decision.group.clone()));
+            self.publish(&decision.group, template, track.map(|(_, track)| track))
+        });
+        published.is_some_and(|at| since < at) && decision.carried.insert(peer.clone())
+    }
+
+    fn publish(
+        &self,
+        group: &GroupName,
+        template: &Template,
+        track: Option<&mpsc::Sender<Bytes>>,
+    ) -> Option<Instant> {
+        let (audience, items) = (Audience::Group(group.clone()), vec![template.encode()]);
+        let sealed = self.signatures.seal(audience, Content::GroupOffer, items);
+        let (_, object) = sealed.ok()?;
+        track?.try_send(object).ok()?;
+        Some(Instant::now())
+    }
+}

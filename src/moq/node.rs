@@ -1,0 +1,319 @@
+//! The MOQT side of a node: sessions with peers that dial us, that we dial, and that we meet at relays.
+
+use super::custody::Shared;
+use super::fanout::{Groups, Hop};
+use super::session::{self, With};
+use super::sign::Signatures;
+use super::{ALPN, Link, LinkError, PEERS_PER_SESSION_MAX};
+use crate::calls::{Code, Incoming, Serving};
+use crate::clock::Clock;
+use crate::config::{Binding, NodeConfig, RelayConfig};
+use crate::driver::Call;
+use crate::peers::{Dial, DialError, resolve};
+use crate::router::Router;
+use crate::store::{Storage, StoreError};
+use crate::tls::TlsError;
+use bytes::Bytes;
+use proto::backoff::Backoff;
+use proto::id::AgentId;
+use proto::store::{ReadError, Table, Write};
+use proto::track::{GroupName, part_of};
+use quinn::Connection;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use url::Url;
+
+/// Where the count of starts is kept.
+const BOOT_KEY: &[u8] = b"moqt_boot";
+
+/// What a node has for MOQT.
+#[derive(Debug)]
+pub(crate) struct Moq {
+    shared: Arc<Shared>,
+    config: Arc<NodeConfig>,
+    dial: Dial,
+    backoff: Backoff,
+    seed: u64,
+}
+
+/// Why MOQT cannot start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MoqError {
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What of the node MOQT needs.
+pub(crate) struct Around {
+    pub(crate) config: Arc<NodeConfig>,
+    pub(crate) dial: Dial,
+    pub(crate) backoff: Backoff,
+    pub(crate) seed: u64,
+    pub(crate) router: Arc<Router>,
+    pub(crate) calls: mpsc::Sender<Call>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// Whether a configuration has anything to do with MOQT.
+pub(crate) fn wanted(config: &NodeConfig) -> bool {
+    config.moq.enabled || config.peers.iter().any(|peer| peer.binding != Binding::Native)
+}
+
+impl Moq {
+    /// Counts this start, durably: names of our tracks are never used twice (draft-ietf-moq-transport-18: who
+    /// restarts uses other names, or higher groups).
+    ///
+    /// # Errors
+    /// [`MoqError`].
+    pub(crate) fn open(around: Around, storage: &dyn Storage) -> Result<Arc<Self>, MoqError> {
+        let Around { config, dial, backoff, seed, router, calls, clock } = around;
+        let kept = storage.get(Table::Meta, BOOT_KEY)?;
+        let last = kept.and_then(|bytes| Some(u64::from_be_bytes(bytes.as_ref().try_into().ok()?)));
+        let boot = last.unwrap_or_default().saturating_add(1);
+        let write = Write {
+            table: Table::Meta,
+            key: Bytes::from_static(BOOT_KEY),
+            value: Some(Bytes::copy_from_slice(&boot.to_be_bytes())),
+        };
+        storage.commit(&[write], true)?;
+        let shared = Arc::new(Shared {
+            me: config.id.clone(),
+            signatures: Signatures::new(dial.tls.clone())?,
+            groups: Groups::new(Signatures::new(dial.tls.clone())?),
+            router,
+            calls,
+            clock,
+            boot,
+            sessions: AtomicU64::new(0),
+            in_flight_max: config.moq.in_flight_max,
+            queue_bytes_max: config.quic.send_queue_bytes_max,
+            per_peer_max: config.quic.connections_per_peer_max,
+        });
+        Ok(Arc::new(Self { shared, config, dial, backoff, seed }))
+    }
+
+    /// Decisions to groups.
+    pub(crate) fn groups(&self) -> &Groups {
+        &self.shared.groups
+    }
+
+    /// Serves peers that dial us, until the node stops.
+    pub(crate) async fn accept(
+        self: Arc<Self>,
+        serving: Serving,
+        incoming: mpsc::Receiver<Incoming>,
+    ) {
+        let stopping = serving.clone();
+        serving
+            .connections(incoming, Code::Overloaded.into(), move |connection, peer| {
+                let (this, stopping) = (self.clone(), stopping.clone());
+                async move {
+                    let served = async {
+                        let (link, task) = Link::accept(connection).await?;
+                        let with = this.with_peer(&peer);
+                        session::run(this.shared.clone(), link, task, with).await
+                    };
+                    tokio::select! {
+                        ended = served => log(&peer, ended),
+                        () = stopping.stopped() => {}
+                    }
+                }
+            })
+            .await;
+    }
+
+    /// Keeps sessions with peers that are dialled, and with relays, for ever.
+    pub(crate) fn keep(self: &Arc<Self>, tasks: &mut JoinSet<()>) -> Result<(), TlsError> {
+        for peer in &self.config.peers {
+            if let (Binding::Moqt, Some(address)) = (&peer.binding, &peer.address) {
+                let (this, id) = (self.clone(), peer.id.clone());
+                let address = address.as_str().to_owned();
+                tasks.spawn(async move { this.keep_peer(id, address).await });
+            }
+        }
+        for relay in &self.config.relays {
+            let met = self.config.peers.iter();
+            let met = met.filter(|peer| peer.binding == Binding::Relay(relay.name.clone()));
+            let met: BTreeMap<_, _> =
+                met.map(|peer| (peer.id.clone(), peer.groups.clone())).collect();
+            if met.is_empty() {
+                continue;
+            }
+            let client = self.dial.tls.relay_client(&[ALPN], &relay.ca, &self.dial.transport)?;
+            let shares = shares(&met);
+            let count = shares.len();
+            for (index, peers) in shares.into_iter().enumerate() {
+                let part = |of: usize| u16::try_from(of).unwrap_or(u16::MAX); // PEERS_MAX is less
+                let hop = Hop::Relay(relay.name.as_str().into());
+                let part = (part(index), part(count));
+                let groups = if index == 0 { self.own_groups(&met) } else { BTreeSet::new() };
+                let with = With { hop, peers, part, groups };
+                let (this, relay, client) = (self.clone(), relay.clone(), client.clone());
+                tasks.spawn(async move { this.keep_relay(relay, client, with).await });
+            }
+        }
+        Ok(())
+    }
+
+    /// Groups of ours of which one of these is a member.
+    fn own_groups(&self, peers: &BTreeMap<AgentId, BTreeSet<GroupName>>) -> BTreeSet<GroupName> {
+        let groups = self.config.groups.iter();
+        let groups = groups.filter(|group| group.members.iter().any(|id| peers.contains_key(id)));
+        groups.map(|group| group.name.clone()).collect()
+    }
+
+    fn with_peer(&self, id: &AgentId) -> With {
+        let found = self.config.peers.iter().find(|peer| peer.id == *id);
+        let groups = found.map(|peer| peer.groups.clone()).unwrap_or_default();
+        let peers = BTreeMap::from([(id.clone(), groups)]);
+        let groups = self.own_groups(&peers);
+        With { hop: Hop::Peer(id.clone()), peers, part: (0, 1), groups }
+    }
+
+    async fn keep_peer(&self, peer: AgentId, address: String) {
+        let mut wait = self.waiting(peer.as_str());
+        loop {
+            let begun = Instant::now();
+            let ended = async {
+                let connection = self.dial.to(&peer, &address, ALPN).await?;
+                let url = Url::parse(&format!("moqt://{address}/"));
+                let (link, task) = open(connection, url.ok()).await?;
+                let with = self.with_peer(&peer);
+                Ok::<_, SessionFailed>(session::run(self.shared.clone(), link, task, with).await?)
+            };
+            log(&peer, ended.await);
+            wait.after(begun).await;
+        }
+    }
+
+    async fn keep_relay(&self, relay: RelayConfig, client: quinn::ClientConfig, with: With) {
+        let mut wait = self.waiting(&relay.name);
+        loop {
+            let begun = Instant::now();
+            let ended = async {
+                let connection = self.dial_relay(&relay.url, client.clone()).await?;
+                let (link, task) = open(connection, Some(relay.url.clone())).await?;
+                let with = with.clone();
+                Ok::<_, SessionFailed>(session::run(self.shared.clone(), link, task, with).await?)
+            };
+            log(&relay.url, ended.await);
+            wait.after(begun).await;
+        }
+    }
+
+    async fn dial_relay(
+        &self,
+        url: &Url,
+        client: quinn::ClientConfig,
+    ) -> Result<Connection, DialError> {
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let address =
+            format!("{}:{}", url.host_str().unwrap_or_default(), url.port().unwrap_or(443));
+        let dialled = async {
+            let resolved = resolve(&address).await?;
+            Ok(self.dial.endpoint.connect_with(client, resolved, host)?.await?)
+        };
+        let timeout = self.dial.handshake_timeout;
+        let done = tokio::time::timeout(timeout, dialled).await;
+        done.unwrap_or(Err(DialError::Timeout { ms: timeout.as_millis() }))
+    }
+
+    fn waiting(&self, of: &str) -> Waiting {
+        let mix = |seed, byte| proto::backoff::mix(seed ^ u64::from(byte));
+        let jitter = of.bytes().fold(self.seed, mix);
+        Waiting { backoff: self.backoff, jitter, failures: 0 }
+    }
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+enum SessionFailed {
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}
+
+fn log<E: std::fmt::Display>(with: &(dyn std::fmt::Display + Sync), ended: Result<(), E>) {
+    match ended {
+        Ok(()) => tracing::info!(%with, "MOQT session ended"),
+        Err(error) => tracing::info!(%with, %error, "MOQT session ended"),
+    }
+}
+
+async fn open(
+    connection: Connection,
+    url: Option<Url>,
+) -> Result<(Link, impl Future<Output = super::link::LinkEnd> + Send), LinkError> {
+    let url = match url {
+        Some(url) => url,
+        None => Url::parse("moqt://localhost/")
+            .map_err(|_| LinkError::Session(moq_transport::session::SessionError::Internal))?,
+    };
+    Link::connect(connection, url, Vec::new()).await
+}
+
+struct Waiting {
+    backoff: Backoff,
+    jitter: u64,
+    failures: u32,
+}
+
+impl Waiting {
+    /// Waits before the next dial; what was there for a while is dialled at once.
+    async fn after(&mut self, begun: Instant) {
+        if begun.elapsed() >= Duration::from_millis(self.backoff.cap_ms) {
+            self.failures = 0;
+        }
+        let wait = self.backoff.delay_ms(self.failures, self.jitter);
+        self.failures = self.failures.saturating_add(1);
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+    }
+}
+
+/// Our peers at a relay, in as many shares as sessions are needed for them. A peer finds its share by its name
+/// ([`part_of`]).
+fn shares<T: Clone>(peers: &BTreeMap<AgentId, T>) -> Vec<BTreeMap<AgentId, T>> {
+    let mut count = peers.len().div_ceil(PEERS_PER_SESSION_MAX).max(1);
+    loop {
+        let mut shares = vec![BTreeMap::new(); count];
+        for (peer, value) in peers {
+            let index = part_of(peer, u16::try_from(count).unwrap_or(u16::MAX));
+            if let Some(share) = shares.get_mut(usize::from(index)) {
+                share.insert(peer.clone(), value.clone());
+            }
+        }
+        // A hash shares unevenly.
+        if shares.iter().all(|share| share.len() <= PEERS_PER_SESSION_MAX) {
+            return shares;
+        }
+        count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bd1_no_session_has_more_peers_than_its_requests_are_enough_for() {
+        for n in [1, 40, 41, 1_000, 10_000] {
+            let peers: BTreeMap<_, _> = (0..n)
+                .map(|n| (AgentId::new(&format!("spiffe://example.org/{n}")).unwrap(), ()))
+                .collect();
+            let shares = shares(&peers);
+            assert!(shares.iter().all(|share| share.len() <= PEERS_PER_SESSION_MAX), "{n}");
+            assert_eq!(shares.iter().map(BTreeMap::len).sum::<usize>(), n, "{n}");
+            assert!(shares.len() <= n.div_ceil(PEERS_PER_SESSION_MAX) * 2, "{n}");
+        }
+    }
+}

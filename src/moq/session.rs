@@ -1,0 +1,407 @@
+//! A MOQT session with a peer or a relay: what we announce there, whom we hear of, and who hears us.
+
+use super::custody::{Peer, Shared, Told, Way};
+use super::fanout::Hop;
+use super::link::{Link, LinkEnd, LinkError};
+use super::sign::Opened;
+use super::track::{Incoming, Outgoing};
+use super::{PREFIXES_MAX, namespace};
+use bytes::Bytes;
+use moq_transport::coding::TrackNamespace;
+use moq_transport::message::RequestErrorCode;
+use moq_transport::serve::ServeError;
+use moq_transport::session::{NamespaceEvent, Subscribed};
+use proto::batch::{Audience, Content};
+use proto::fanout::Template;
+use proto::id::AgentId;
+use proto::limits::FRAME_LEN_MAX;
+use proto::track::{Epoch, GroupName, Namespace, PREFIX, Part, Track, part_of};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// What waits for the session with one peer.
+const TOLD_MAX: usize = 256;
+/// Tries to subscribe to a track that was announced.
+const TRIES_MAX: u32 = 5;
+/// How long until the second; each further one waits twice as long.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// Whom a session is with.
+#[derive(Clone, Debug)]
+pub(crate) struct With {
+    pub(crate) hop: Hop,
+    /// The peers met there, each with the groups it may address us by.
+    pub(crate) peers: BTreeMap<AgentId, BTreeSet<GroupName>>,
+    /// Which share of our peers that is.
+    pub(crate) part: (u16, u16),
+    /// Groups of ours whose members are met there.
+    pub(crate) groups: BTreeSet<GroupName>,
+}
+
+struct Session {
+    shared: Arc<Shared>,
+    link: Link,
+    with: With,
+    epoch: Epoch,
+    peers: HashMap<AgentId, mpsc::Sender<Told>>,
+}
+
+/// Runs a session until it ends.
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    link: Link,
+    task: impl Future<Output = LinkEnd> + Send,
+    with: With,
+) -> Result<(), LinkError> {
+    let session = shared.sessions.fetch_add(1, Ordering::Relaxed);
+    let epoch = Epoch { boot: shared.boot, session };
+    let mut actors = JoinSet::new();
+    let mut peers = HashMap::new();
+    for peer in with.peers.keys() {
+        let (tx, rx) = mpsc::channel(TOLD_MAX);
+        let (hop, id) = (with.hop.clone(), peer.clone());
+        actors.spawn(Peer::new(shared.clone(), link.clone(), hop, id, epoch).run(rx));
+        peers.insert(peer.clone(), tx);
+    }
+    let session = Arc::new(Session { shared, link, with, epoch, peers });
+    let ended = tokio::select! {
+        ended = task => ended.map_err(LinkError::from),
+        ended = session.work() => ended,
+    };
+    session.link.connection().close(0u32.into(), b"done");
+    drop(session);
+    while actors.join_next().await.is_some() {} // each says to the core that it is down
+    ended
+}
+
+impl Session {
+    fn own(&self, part: Part) -> TrackNamespace {
+        let publisher = self.shared.me.clone();
+        namespace(&Namespace { publisher, epoch: self.epoch, part }.fields())
+    }
+
+    async fn work(self: &Arc<Self>) -> Result<(), LinkError> {
+        let (index, count) = self.with.part;
+        let mut requests = self.link.answer(self.own(Part::Peers { index, count }));
+        let mut public = self.link.answer(self.own(Part::All));
+        let mut serving = JoinSet::new();
+        let mut serial = 0;
+        let served = async {
+            loop {
+                let subscribed = tokio::select! {
+                    Some(_) = serving.join_next() => continue,
+                    Some(subscribed) = requests.subscribed.recv() => subscribed,
+                    Some(subscribed) = public.subscribed.recv() => subscribed,
+                    else => return Ok(()),
+                };
+                serial += 1;
+                if let Some(serve) = self.serve(subscribed, serial) {
+                    serving.spawn(serve);
+                }
+            }
+        };
+        let announced = async {
+            let _peers = self.link.announce(self.own(Part::Peers { index, count })).await?;
+            let _public = match index {
+                0 => Some(self.link.announce(self.own(Part::All)).await?),
+                _ => None,
+            };
+            std::future::pending::<Result<(), LinkError>>().await
+        };
+        let heard = async {
+            match &self.with.hop {
+                Hop::Peer(_) => self.hear_peer().await,
+                Hop::Relay(_) => self.hear_relay().await,
+            }
+        };
+        tokio::select! {
+            ended = served => ended,
+            ended = announced => ended,
+            ended = heard => ended,
+        }
+    }
+
+    /// Accepts a subscription, or refuses it.
+    fn serve(
+        self: &Arc<Self>,
+        subscribed: Subscribed,
+        serial: u64,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let track = Track::parse(subscribed.info.track_name.as_bytes());
+        let way = match &track {
+            Ok(Track::To(peer)) => Some((peer, Way::To)),
+            Ok(Track::Acks(peer)) => Some((peer, Way::Acks)),
+            _ => None,
+        };
+        let to = way.map(|(peer, way)| (self.peers.get(peer).cloned(), way));
+        let group = match track {
+            Ok(Track::Group(group)) if self.with.groups.contains(&group) => Some(group),
+            _ => None,
+        };
+        let (to, way) = match to {
+            Some((Some(to), way)) => (Some(to), way),
+            None if group.is_some() => (None, Way::To),
+            // Not to say whether there is such a peer.
+            Some((None, _)) => {
+                let code = RequestErrorCode::Unauthorized as u64;
+                let _ = subscribed.close(ServeError::Closed(code));
+                return None;
+            }
+            None => {
+                let _ = subscribed.close(ServeError::NotFound);
+                return None;
+            }
+        };
+        let Ok((mut outgoing, serve)) = Outgoing::accept(subscribed) else { return None };
+        let session = self.clone();
+        Some(async move {
+            if let Some(to) = to {
+                if to.send(Told::Serving(way, serial, outgoing)).await.is_ok() {
+                    let _ = serve.await;
+                    let _ = to.send(Told::Unserved(way, serial)).await;
+                }
+            } else if let Some(group) = group {
+                let (groups, hop) = (&session.shared.groups, &session.with.hop);
+                let mut objects = groups.served(hop.clone(), group.clone(), serial);
+                let publish = async {
+                    while let Some(object) = objects.recv().await {
+                        let priority = Content::GroupOffer.priority();
+                        if outgoing.push(priority, object).await.is_err() {
+                            break;
+                        }
+                    }
+                };
+                tokio::select! {
+                    _ = serve => {}
+                    () = publish => {}
+                }
+                groups.unserved(hop, &group, serial);
+            }
+        })
+    }
+
+    /// A direct peer announces to us.
+    async fn hear_peer(self: &Arc<Self>) -> Result<(), LinkError> {
+        let mut listening = JoinSet::new();
+        loop {
+            let mut announced = tokio::select! {
+                Some(_) = listening.join_next() => continue,
+                announced = self.link.announced() => match announced {
+                    Some(announced) => announced,
+                    None => return Ok(()),
+                },
+            };
+            let Some(theirs) = self.theirs(&announced.info.namespace) else {
+                let _ = announced.reject(RequestErrorCode::Uninterested as u64, "not of ours");
+                continue;
+            };
+            if announced.ok().is_err() {
+                continue;
+            }
+            let session = self.clone();
+            listening.spawn(async move {
+                tokio::select! {
+                    () = session.listen(theirs) => {}
+                    _ = announced.closed() => {}
+                }
+            });
+        }
+    }
+
+    /// A relay tells of who announces to it.
+    async fn hear_relay(self: &Arc<Self>) -> Result<(), LinkError> {
+        let prefixes: Vec<TrackNamespace> = if self.with.peers.len() <= PREFIXES_MAX {
+            self.with.peers.keys().map(|peer| namespace(&Namespace::prefix_of(peer))).collect()
+        } else {
+            vec![namespace(&PREFIX)]
+        };
+        let mut telling = JoinSet::new();
+        for prefix in prefixes {
+            let announcements = self.link.announcements(&prefix).await?;
+            let session = self.clone();
+            telling.spawn(async move {
+                let mut known: HashMap<Namespace, tokio::task::AbortHandle> = HashMap::new();
+                let mut listening = JoinSet::new();
+                loop {
+                    let event = tokio::select! {
+                        Some(_) = listening.join_next() => continue,
+                        event = announcements.of.next() => event,
+                    };
+                    match event {
+                        Ok(Some(NamespaceEvent::Added(of))) => {
+                            if let Some(theirs) = session.theirs(&of) {
+                                let listen = session.clone().listening(theirs.clone());
+                                known.insert(theirs, listening.spawn(listen));
+                            }
+                        }
+                        Ok(Some(NamespaceEvent::Removed(of))) => {
+                            if let Some(theirs) = session.theirs(&of)
+                                && let Some(listen) = known.remove(&theirs)
+                            {
+                                listen.abort();
+                            }
+                        }
+                        Ok(None) | Err(_) => return,
+                    }
+                }
+            });
+        }
+        // The feed of announcements ends with the session, or the relay has no more to say.
+        let _ = telling.join_next().await;
+        Ok(())
+    }
+
+    async fn listening(self: Arc<Self>, theirs: Namespace) {
+        self.listen(theirs).await;
+    }
+
+    /// What a namespace is to us, if it is of a peer that we meet here and has our share.
+    fn theirs(&self, of: &TrackNamespace) -> Option<Namespace> {
+        let fields: Vec<&[u8]> = of.fields.iter().map(|field| field.value.as_slice()).collect();
+        let theirs = Namespace::parse(&fields).ok()?;
+        let ours = match theirs.part {
+            Part::All => true,
+            Part::Peers { index, count } => part_of(&self.shared.me, count) == index,
+        };
+        (ours && self.peers.contains_key(&theirs.publisher)).then_some(theirs)
+    }
+
+    /// Hears a peer's session until it ends.
+    async fn listen(self: &Arc<Self>, theirs: Namespace) {
+        let Some(to) = self.peers.get(&theirs.publisher) else { return };
+        let epoch = theirs.epoch;
+        let heard = match theirs.part {
+            Part::Peers { .. } => {
+                let _lost = Lost { to: to.clone(), epoch };
+                self.hear_tracks(&theirs, to).await
+            }
+            Part::All => self.hear_groups(&theirs, to).await,
+        };
+        if let Err(error) = heard {
+            tracing::debug!(peer = %theirs.publisher, %error, "not heard any more over MOQT");
+            if matches!(error, LinkError::Spent { .. }) {
+                self.link.connection().close(0u32.into(), b"spent"); // for a new one
+            }
+        }
+    }
+
+    async fn hear_tracks(
+        &self,
+        theirs: &Namespace,
+        to: &mpsc::Sender<Told>,
+    ) -> Result<(), LinkError> {
+        let me = &self.shared.me;
+        let mut offers = self.subscribe(theirs, &Track::To(me.clone())).await?;
+        let mut acks = self.subscribe(theirs, &Track::Acks(me.clone())).await?;
+        let epoch = theirs.epoch;
+        if to.send(Told::Listening(epoch)).await.is_err() {
+            return Ok(());
+        }
+        let mine = Audience::Agent(me.clone());
+        loop {
+            let (way, object) = tokio::select! {
+                biased;
+                object = acks.next() => (Way::Acks, object?),
+                object = offers.next() => (Way::To, object?),
+            };
+            let Some((_, object)) = object else { return Ok(()) };
+            let good = |content| way.carries(content);
+            let Some(opened) = self.open(theirs, &mine, &object, good) else { continue };
+            if to.send(Told::Batch(epoch, way, opened)).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn hear_groups(
+        &self,
+        theirs: &Namespace,
+        to: &mpsc::Sender<Told>,
+    ) -> Result<(), LinkError> {
+        let groups = self.with.peers.get(&theirs.publisher).cloned().unwrap_or_default();
+        let hear = groups.into_iter().map(async |group| {
+            let mut objects = self.subscribe(theirs, &Track::Group(group.clone())).await?;
+            let audience = Audience::Group(group);
+            while let Some((_, object)) = objects.next().await? {
+                let good = |content| content == Content::GroupOffer;
+                let Some(opened) = self.open(theirs, &audience, &object, good) else { continue };
+                for item in &opened.items {
+                    let Ok(template) = Template::decode(item) else { continue };
+                    let item = template.for_member(&self.shared.me).encode();
+                    if to.send(Told::Member(item)).await.is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+            Ok::<_, LinkError>(())
+        });
+        for heard in futures_util::future::join_all(hear).await {
+            heard?;
+        }
+        Ok(())
+    }
+
+    /// An announcement may be here before the way to its tracks is.
+    async fn subscribe(&self, theirs: &Namespace, track: &Track) -> Result<Incoming, LinkError> {
+        let mut wait = TRY_AGAIN;
+        let mut tries = 1;
+        loop {
+            let of = namespace(&theirs.fields());
+            match self.link.subscribe(of, track.name(), FRAME_LEN_MAX).await {
+                Err(LinkError::Refused { .. } | LinkError::NoAnswer { .. })
+                    if tries < TRIES_MAX => {}
+                subscribed => return subscribed,
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+            tries += 1;
+        }
+    }
+
+    /// A batch of the peer's for us. All others are dropped, counted and said.
+    //= AC-1
+    fn open(
+        &self,
+        theirs: &Namespace,
+        audience: &Audience,
+        object: &Bytes,
+        good: impl Fn(Content) -> bool,
+    ) -> Option<Opened> {
+        let peer = &theirs.publisher;
+        let why = match self.shared.signatures.open(object, self.shared.clock.now()) {
+            Ok(opened) if opened.statement.issuer != *peer => {
+                format!("it is of {}", opened.statement.issuer)
+            }
+            Ok(opened) if opened.statement.audience != *audience => {
+                format!("it is for {}", opened.statement.audience)
+            }
+            Ok(opened) if !good(opened.statement.content) => {
+                format!("{} do not go on this track", opened.statement.content)
+            }
+            Ok(opened) => return Some(opened),
+            Err(error) => error.to_string(),
+        };
+        self.shared.router.metrics.moqt_dropped.inc();
+        tracing::warn!(%peer, why, "an object dropped");
+        None
+    }
+}
+
+/// Says at its end that a session of the peer's is over, also when its task is ended from outside.
+struct Lost {
+    to: mpsc::Sender<Told>,
+    epoch: Epoch,
+}
+
+impl Drop for Lost {
+    fn drop(&mut self) {
+        let (to, lost) = (self.to.clone(), Told::Lost(self.epoch));
+        if let Err(mpsc::error::TrySendError::Full(lost)) = to.try_send(lost) {
+            tokio::spawn(async move { drop(to.send(lost).await) });
+        }
+    }
+}
