@@ -1,0 +1,409 @@
+//! The sessions that checks are made of: one that announces and serves, one that subscribes.
+
+use super::ANSWER_LIMIT;
+use crate::moq::backend::Backend;
+use bytes::Bytes;
+use moq_transport::coding::{KeyValuePairs, TrackNamespace, TrackNamespacePrefix, TupleField};
+use moq_transport::serve::{self, ServeError, SubgroupReader, SubgroupsWriter, TrackReader, TrackReaderMode};
+use moq_transport::session::{
+    NamespaceEvent, Publisher, Subscribe, SubscribeNamespace, Subscribed, Subscriber,
+};
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use url::Url;
+
+/// Subscriptions that wait to be served.
+const ASKED_WAITING_MAX: usize = 1024;
+
+/// A relay, and how to reach it.
+pub struct Relay {
+    url: Url,
+    address: std::net::SocketAddr,
+    tls: quinn::ClientConfig,
+    run: String,
+    nodes: AtomicU64,
+}
+
+impl Relay {
+    pub fn new(url: Url, address: std::net::SocketAddr, tls: quinn::ClientConfig) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { url, address, tls, run: format!("{:x}", since.as_micros()), nodes: AtomicU64::new(0) }
+    }
+
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// A node's name that nobody has had.
+    pub(super) fn node(&self) -> String {
+        let count = self.nodes.fetch_add(1, Ordering::Relaxed);
+        format!("spiffe:%2F%2Fabhyasa%2Frelay-check%2F{}-{count}", self.run)
+    }
+
+    pub(super) async fn client(&self) -> Result<Client, String> {
+        self.client_at(self.url.path()).await
+    }
+
+    /// A session, in the scope that `path` names.
+    pub(super) async fn client_at(&self, path: &str) -> Result<Client, String> {
+        let mut url = self.url.clone();
+        url.set_path(path);
+        match tokio::time::timeout(ANSWER_LIMIT, self.connect(url)).await {
+            Ok(done) => done,
+            Err(_) => Err(format!("no session within {ANSWER_LIMIT:?}")),
+        }
+    }
+
+    async fn connect(&self, url: Url) -> Result<Client, String> {
+        let local: std::net::SocketAddr = match self.address.is_ipv4() {
+            true => ([0u8; 4], 0).into(),
+            false => ([0u16; 8], 0).into(),
+        };
+        let endpoint = quinn::Endpoint::client(local).map_err(|error| error.to_string())?;
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let connection = endpoint
+            .connect_with(self.tls.clone(), self.address, &host)
+            .map_err(|error| error.to_string())?
+            .await
+            .map_err(|error| format!("QUIC: {error}"))?;
+        let (session, publisher, subscriber) = moq_transport::session::Session::connect(
+            moq_transport::session::transport::Session::new(Backend::new(connection.clone()), url),
+            None,
+            moq_transport::session::Transport::RawQuic,
+        )
+        .await
+        .map_err(|error| format!("SETUP: {error}"))?;
+        publisher.accept_fetch();
+        let ended = Arc::new(OnceLock::new());
+        let run = tokio::spawn({
+            let (ended, connection) = (Arc::clone(&ended), connection.clone());
+            async move {
+                let why = match session.run().await {
+                    Ok(()) => "ended".to_owned(),
+                    Err(error) => error.to_string(),
+                };
+                let _ = ended.set(why);
+                connection.close(0u32.into(), b"");
+            }
+        });
+        Ok(Client { endpoint, connection, publisher, subscriber, ended, run })
+    }
+}
+
+/// One MOQT session.
+pub(super) struct Client {
+    pub(super) endpoint: quinn::Endpoint,
+    pub(super) connection: quinn::Connection,
+    pub(super) publisher: Publisher,
+    pub(super) subscriber: Subscriber,
+    ended: Arc<OnceLock<String>>,
+    run: JoinHandle<()>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.connection.close(0u32.into(), b"done");
+        self.run.abort();
+    }
+}
+
+impl Client {
+    /// `what` happened, and whether the session outlived it.
+    fn told(&self, what: String) -> String {
+        match self.ended.get() {
+            Some(why) => format!("{what}; the session ended: {why}"),
+            None => what,
+        }
+    }
+
+    /// Why the session ended, if it did.
+    pub(super) fn ended(&self) -> Option<&str> {
+        self.ended.get().map(String::as_str)
+    }
+
+    /// Announces a namespace, and is told who subscribes to what in it.
+    pub(super) async fn announce(&self, namespace: &TrackNamespace) -> Result<Announced, String> {
+        let mut publisher = self.publisher.clone();
+        let asked = within("PUBLISH_NAMESPACE", async {
+            let handle = publisher
+                .publish_namespace_start(namespace.clone())
+                .await
+                .map_err(|error| error.to_string())?;
+            handle.ok().await.map_err(|error| error.to_string())?;
+            Ok(handle)
+        })
+        .await;
+        let handle = asked.map_err(|why| self.told(why))?;
+        if let Some(why) = self.ended.get() {
+            return Err(format!("PUBLISH_NAMESPACE: the session ended: {why}"));
+        }
+        let (tell, asked) = mpsc::channel(ASKED_WAITING_MAX);
+        let pump = tokio::spawn(async move {
+            while let Ok(Some(subscribed)) = handle.subscribed().await {
+                if tell.send(subscribed).await.is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Announced { asked, pump })
+    }
+
+    /// Asks for the namespaces below a prefix.
+    pub(super) async fn watch(&self, prefix: &[&str]) -> Result<SubscribeNamespace, String> {
+        let mut subscriber = self.subscriber.clone();
+        let fields = prefix.iter().map(|field| TupleField::from_utf8(field)).collect();
+        let prefix = TrackNamespacePrefix { fields };
+        let asked = within("SUBSCRIBE_NAMESPACE", async {
+            let handle = subscriber
+                .subscribe_namespace(prefix, KeyValuePairs::default())
+                .await
+                .map_err(|error| error.to_string())?;
+            handle.ok().await.map_err(|error| error.to_string())?;
+            Ok(handle)
+        })
+        .await;
+        asked.map_err(|why| self.told(why))
+    }
+
+    pub(super) async fn subscribe(
+        &self,
+        namespace: &TrackNamespace,
+        name: &str,
+    ) -> Result<Listener, String> {
+        self.subscribe_with(namespace, name, KeyValuePairs::default(), ANSWER_LIMIT).await
+    }
+
+    pub(super) async fn subscribe_with(
+        &self,
+        namespace: &TrackNamespace,
+        name: &str,
+        params: KeyValuePairs,
+        limit: Duration,
+    ) -> Result<Listener, String> {
+        let mut subscriber = self.subscriber.clone();
+        let (writer, reader) = serve::Track::new(namespace.clone(), name.to_owned()).produce();
+        let (tell, groups) = mpsc::channel(GROUPS_WAITING_MAX);
+        let reading = tokio::spawn(read(reader, tell));
+        let asked = within_limit("SUBSCRIBE", limit, async {
+            let handle = subscriber
+                .subscribe_start_with_params(writer, params)
+                .await
+                .map_err(|error| error.to_string())?;
+            match handle.ok().await {
+                Ok(()) => Ok(handle),
+                Err(error) => Err(refusal(&error)),
+            }
+        })
+        .await;
+        match asked {
+            Ok(handle) => Ok(Listener { handle, groups, reading }),
+            Err(why) => {
+                reading.abort();
+                Err(self.told(why))
+            }
+        }
+    }
+}
+
+/// A refusal in words.
+fn refusal(error: &ServeError) -> String {
+    format!("refused: {error}")
+}
+
+pub(super) async fn within<T>(
+    what: &str,
+    asked: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    within_limit(what, ANSWER_LIMIT, asked).await
+}
+
+pub(super) async fn within_limit<T>(
+    what: &str,
+    limit: Duration,
+    asked: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    match tokio::time::timeout(limit, asked).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(why)) => Err(format!("{what}: {why}")),
+        Err(_) => Err(format!("{what}: silent for {limit:?}")),
+    }
+}
+
+/// A namespace that stays announced until this is dropped.
+pub(super) struct Announced {
+    asked: mpsc::Receiver<Subscribed>,
+    pump: JoinHandle<()>,
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        self.pump.abort();
+    }
+}
+
+impl Announced {
+    /// The next subscription that the relay sends us, not answered yet.
+    pub(super) async fn asked(&mut self) -> Result<Subscribed, String> {
+        within("SUBSCRIBE at the publisher", async {
+            self.asked.recv().await.ok_or_else(|| "the announcement ended".to_owned())
+        })
+        .await
+    }
+
+    /// As [`Self::asked`], and answers it.
+    pub(super) async fn serve(&mut self) -> Result<Origin, String> {
+        Origin::serve(self.asked().await?)
+    }
+
+    /// Whether another subscription came within a time.
+    pub(super) async fn asked_again(&mut self, within: Duration) -> bool {
+        matches!(tokio::time::timeout(within, self.asked.recv()).await, Ok(Some(_)))
+    }
+}
+
+/// A track being served.
+pub(super) struct Origin {
+    pub(super) name: String,
+    pub(super) groups: SubgroupsWriter,
+}
+
+impl Origin {
+    pub(super) fn serve(subscribed: Subscribed) -> Result<Self, String> {
+        let name = subscribed.info.track_name.to_string_lossy().into_owned();
+        let namespace = subscribed.info.track_namespace.clone();
+        let (writer, reader) = serve::Track::new(namespace, name.clone()).produce();
+        let groups = writer.subgroups().map_err(|error| error.to_string())?;
+        tokio::spawn(subscribed.serve(reader));
+        Ok(Self { name, groups })
+    }
+
+    /// Writes one group of one object.
+    pub(super) fn write(&mut self, group_id: u64, priority: u8, payload: Bytes) -> Result<(), String> {
+        let subgroup = serve::Subgroup { group_id, subgroup_id: 0, priority };
+        let mut group = self.groups.create(subgroup).map_err(|error| format!("group {group_id}: {error}"))?;
+        group.write(payload).map_err(|error| format!("group {group_id}: {error}"))?;
+        group.finish().map_err(|error| format!("group {group_id}: {error}"))
+    }
+}
+
+/// A group as it arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) id: u64,
+    pub(super) subgroup: u64,
+    pub(super) priority: u8,
+    pub(super) objects: Vec<(u64, Bytes)>,
+}
+
+/// Groups that wait to be looked at.
+const GROUPS_WAITING_MAX: usize = 1024;
+
+/// A subscription that was accepted.
+///
+/// moq-transport keeps the last 8 groups only until the first is read, so a task reads from the beginning.
+pub(super) struct Listener {
+    pub(super) handle: Subscribe,
+    groups: mpsc::Receiver<Result<Group, String>>,
+    reading: JoinHandle<()>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
+impl Listener {
+    /// The next group, whole; `None` at the end of the track.
+    pub(super) async fn next(&mut self) -> Result<Option<Group>, String> {
+        self.next_within(ANSWER_LIMIT).await
+    }
+
+    pub(super) async fn next_within(&mut self, limit: Duration) -> Result<Option<Group>, String> {
+        within_limit("objects", limit, async { self.groups.recv().await.transpose() }).await
+    }
+}
+
+async fn read(track: TrackReader, tell: mpsc::Sender<Result<Group, String>>) {
+    if let Err(why) = read_all(track, &tell).await {
+        let _ = tell.send(Err(why)).await;
+    }
+}
+
+async fn read_all(track: TrackReader, tell: &mpsc::Sender<Result<Group, String>>) -> Result<(), String> {
+    let mut groups = match track.mode().await {
+        Ok(TrackReaderMode::Subgroups(groups)) => groups,
+        Ok(_) => return Err("came as datagrams".to_owned()),
+        Err(ServeError::Done) => return Ok(()),
+        Err(error) => return Err(error.to_string()),
+    };
+    drop(track);
+    let mut reading = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(group) = reading.join_next() => {
+                let group = group.unwrap_or_else(|error| Err(error.to_string()));
+                if tell.send(group).await.is_err() {
+                    return Ok(());
+                }
+            }
+            group = groups.next() => match group {
+                Ok(Some(group)) => drop(reading.spawn(whole(group))),
+                Ok(None) => break,
+                Err(error) => {
+                    while let Some(Ok(group)) = reading.join_next().await {
+                        let _ = tell.send(group).await;
+                    }
+                    return Err(error.to_string());
+                }
+            },
+        }
+    }
+    while let Some(Ok(group)) = reading.join_next().await {
+        let _ = tell.send(group).await;
+    }
+    Ok(())
+}
+
+async fn whole(mut group: SubgroupReader) -> Result<Group, String> {
+    let mut objects = Vec::new();
+    let cut = |error: ServeError| format!("a group was cut: {error}");
+    while let Some(mut object) = group.next().await.map_err(cut)? {
+        objects.push((object.object_id, object.read_all().await.map_err(cut)?));
+    }
+    Ok(Group { id: group.group_id, subgroup: group.subgroup_id, priority: group.priority, objects })
+}
+
+/// The next event of a watch.
+pub(super) async fn event(watch: &SubscribeNamespace, limit: Duration) -> Result<NamespaceEvent, String> {
+    within_limit("NAMESPACE events", limit, async {
+        match watch.next().await {
+            Ok(Some(event)) => Ok(event),
+            Ok(None) => Err("the request ended".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await
+}
+
+/// A namespace of the form that abhyasa announces.
+pub(super) fn namespace(node: &str, epoch: &str) -> TrackNamespace {
+    let fields = ["abhyasa", "1", node, epoch, "all"].map(TupleField::from_utf8).to_vec();
+    TrackNamespace { fields }
+}
+
+/// Bytes that say which group they are.
+pub(super) fn payload(group: u64, len: usize) -> Bytes {
+    let mut seed = group.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let bytes = std::iter::repeat_with(|| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed.to_le_bytes()
+    });
+    bytes.flatten().take(len).collect()
+}
