@@ -131,6 +131,8 @@ const CHECKS: &[Check] = checks! {
         "large messages of MCP and A2A do not pass";
     "fan-out" , after ["subscribe"], objects::fan_out,
         "an obligation to a group costs the custodian one object for each member, as unicast does";
+    "first-group" , after ["subscribe"], objects::first_group,
+        "nothing of abhyasa: the first group of a track that many read stays open, and reaches all of them";
     "late-subscriber" , after ["subscribe"], objects::late,
         "who subscribes to a track that others have already gets nothing of it";
     "fetch" , after ["subscribe"], objects::fetch,

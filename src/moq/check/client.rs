@@ -4,7 +4,7 @@ use super::ANSWER_LIMIT;
 use crate::moq::backend::Backend;
 use bytes::Bytes;
 use moq_transport::coding::{KeyValuePairs, TrackNamespace, TrackNamespacePrefix, TupleField};
-use moq_transport::serve::{self, ServeError, SubgroupReader, SubgroupsWriter, TrackReader, TrackReaderMode};
+use moq_transport::serve::{self, ServeError, SubgroupReader, SubgroupWriter, SubgroupsWriter, TrackReader, TrackReaderMode};
 use moq_transport::session::{
     NamespaceEvent, Publisher, Subscribe, SubscribeNamespace, Subscribed, Subscriber,
 };
@@ -281,10 +281,15 @@ impl Origin {
         Ok(Self { name, groups })
     }
 
+    /// Begins a group.
+    pub(super) fn open(&mut self, group_id: u64, priority: u8) -> Result<SubgroupWriter, String> {
+        let subgroup = serve::Subgroup { group_id, subgroup_id: 0, priority };
+        self.groups.create(subgroup).map_err(|error| format!("group {group_id}: {error}"))
+    }
+
     /// Writes one group of one object.
     pub(super) fn write(&mut self, group_id: u64, priority: u8, payload: Bytes) -> Result<(), String> {
-        let subgroup = serve::Subgroup { group_id, subgroup_id: 0, priority };
-        let mut group = self.groups.create(subgroup).map_err(|error| format!("group {group_id}: {error}"))?;
+        let mut group = self.open(group_id, priority)?;
         group.write(payload).map_err(|error| format!("group {group_id}: {error}"))?;
         group.finish().map_err(|error| format!("group {group_id}: {error}"))
     }

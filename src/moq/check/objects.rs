@@ -20,6 +20,8 @@ const EARLY: Range<u64> = 0..8;
 const GROUPS_UNDER_WAY: u64 = 16;
 /// How long a copy of what came already is waited for.
 const COPIES_WAIT: Duration = Duration::from_millis(300);
+/// How long the first group of a track is waited for, where it may well not come.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// Size of the objects of the checks of groups, in bytes.
 const SMALL: usize = 300;
 /// Size of the largest batch of custody, in bytes.
@@ -210,33 +212,70 @@ async fn size(relay: &Relay, len: usize) -> Answer {
     Ok(format!("8 of {len} bytes came whole, one after the other, in {:.0?}", begun.elapsed()))
 }
 
-pub(super) async fn fan_out(relay: &Relay) -> Answer {
-    let ids = 1..21;
-    let (from, to, too) = (relay.client().await?, relay.client().await?, relay.client().await?);
+/// Subscribers of one track, while nothing of it has been published yet.
+struct Crowd {
+    _from: Client,
+    _to: Vec<Client>,
+    announced: Announced,
+    origin: Origin,
+    listeners: Vec<Listener>,
+}
+
+async fn crowd(relay: &Relay) -> Result<Crowd, String> {
+    let from = relay.client().await?;
     let name = namespace(&relay.node(), "1.1");
     let mut announced = from.announce(&name).await?;
+    let (to, too) = (relay.client().await?, relay.client().await?);
     let (one, two, origin) = tokio::join!(
         to.subscribe(&name, "group:g"),
         too.subscribe(&name, "group:g"),
         announced.serve()
     );
-    let (mut one, mut two, mut origin) = (one?, two?, origin?);
-    if announced.asked_again(COPIES_WAIT).await {
+    Ok(Crowd {
+        _from: from,
+        _to: vec![to, too],
+        announced,
+        origin: origin?,
+        listeners: vec![one?, two?],
+    })
+}
+
+/// As abhyasa does it: the first group stays open.
+pub(super) async fn fan_out(relay: &Relay) -> Answer {
+    let mut crowd = crowd(relay).await?;
+    if crowd.announced.asked_again(COPIES_WAIT).await {
         return Err("the publisher was asked once for each subscriber".to_owned());
     }
-    origin.write(0, 16, payload(0, SMALL))?;
-    for listener in [&mut one, &mut two] {
-        listener.next().await.map_err(|why| format!("the first group: {why}"))?;
-    }
+    let mut open = crowd.origin.open(0, 16)?;
+    open.write(payload(0, SMALL)).map_err(|error| error.to_string())?;
+    tokio::time::sleep(COPIES_WAIT).await;
+    let ids = 1..41;
     for id in ids.clone() {
-        origin.write(id, 16, payload(id, SMALL))?;
+        crowd.origin.write(id, 16, payload(id, SMALL))?;
     }
-    for listener in [&mut one, &mut two] {
+    let mut come = Vec::new();
+    for listener in &mut crowd.listeners {
         let mut came = Came::default();
-        came.rest(listener, 20).await;
-        came.all(ids.clone())?;
+        came.rest(listener, 40).await;
+        come.push(came);
     }
-    Ok("two subscribers got 20 groups each, the publisher was asked once".to_owned())
+    open.finish().map_err(|error| error.to_string())?;
+    for (came, listener) in come.iter_mut().zip(&mut crowd.listeners) {
+        came.one(listener, SMALL, ANSWER_LIMIT).await;
+        came.all(0..ids.end)?;
+    }
+    Ok("two subscribers got 41 groups each, the publisher was asked once".to_owned())
+}
+
+pub(super) async fn first_group(relay: &Relay) -> Answer {
+    let mut crowd = crowd(relay).await?;
+    crowd.origin.write(0, 16, payload(0, SMALL))?;
+    let mut got = 0;
+    for listener in &mut crowd.listeners {
+        got += usize::from(Came::default().one(listener, SMALL, FIRST_WAIT).await);
+    }
+    let saw = format!("{got} of {} subscribers got it", crowd.listeners.len());
+    if got == crowd.listeners.len() { Ok(saw) } else { Err(saw) }
 }
 
 pub(super) async fn late(relay: &Relay) -> Answer {
