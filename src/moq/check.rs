@@ -9,24 +9,23 @@ mod names;
 mod objects;
 
 use serde::Serialize;
-use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-pub use client::Relay;
+pub(crate) use client::Relay;
 
 /// Longest wait for one answer of the relay.
-pub const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Longest wait for the end of a subscription whose publisher fell silent. Relays notice by the idle timeout of
 /// QUIC, which they set to 10 to 30 seconds.
-pub const SILENCE_LIMIT: Duration = Duration::from_secs(45);
+const SILENCE_LIMIT: Duration = Duration::from_secs(45);
 /// Longest time of one check, above all the waits in it.
 const CHECK_LIMIT: Duration = Duration::from_secs(90);
 
 /// What came of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The relay does it.
     Ok,
     /// The relay does not do it.
@@ -37,28 +36,28 @@ pub enum Verdict {
 
 /// One line of the report.
 #[derive(Debug, Clone, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// Name of the check.
-    pub check: &'static str,
+    pub(crate) check: &'static str,
     /// What came of it.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// Whether custody through this relay rests on it.
-    pub needed: bool,
+    pub(crate) needed: bool,
     /// What was seen.
-    pub saw: String,
+    pub(crate) saw: String,
     /// What of abhyasa does not work where this is lacking.
-    pub without: &'static str,
+    pub(crate) without: &'static str,
 }
 
 /// All that was asked of a relay.
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// The relay.
-    pub relay: String,
+    pub(crate) relay: String,
     /// Whether all that custody needs is there.
-    pub usable: bool,
+    pub(crate) usable: bool,
     /// One for each check, in the order of asking.
-    pub findings: Vec<Finding>,
+    pub(crate) findings: Vec<Finding>,
 }
 
 /// What was seen, as `Ok` where the relay does it and as `Err` where not.
@@ -137,6 +136,8 @@ const CHECKS: &[Check] = checks! {
         "who subscribes to a track that others have already gets nothing of it";
     "fetch" , after ["subscribe"], objects::fetch,
         "a hole in an MCP control track cannot be mended, and late joiners get no snapshot";
+    "fetch-read" , after ["groups"], objects::fetch_read,
+        "a hole in a track cannot be mended from the relay, nor from the publisher while it publishes";
     "publish" , after ["subscribe"], objects::publish,
         "MCP's names of two publishers in one namespace cannot be used; a field for the role is added";
     "publisher-closes" , after ["subscribe"], ends::publisher_closes,
@@ -151,11 +152,19 @@ const CHECKS: &[Check] = checks! {
         "tenants on one relay see each other's namespaces";
 };
 
-/// Asks all of a relay, one check after the other.
-pub async fn check_only(relay: &Relay, only: Option<&str>, mut seen: impl FnMut(&Finding)) -> Report {
+/// The names of all checks.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    CHECKS.iter().map(|check| check.name)
+}
+
+/// Asks of a relay what `asked` takes by name, one check after the other; `seen` gets each finding at once.
+pub(crate) async fn check(
+    relay: &Relay,
+    asked: impl Fn(&str) -> bool,
+    mut seen: impl FnMut(&Finding),
+) -> Report {
     let mut findings: Vec<Finding> = Vec::new();
-    for check in CHECKS {
-        if only.is_some_and(|only| !only.split(',').any(|o| o == check.name)) { continue; }
+    for check in CHECKS.iter().filter(|check| asked(check.name)) {
         let lacking = check.after.iter().find(|name| {
             findings.iter().any(|found| found.check == **name && found.verdict != Verdict::Ok)
         });
@@ -164,7 +173,7 @@ pub async fn check_only(relay: &Relay, only: Option<&str>, mut seen: impl FnMut(
             None => match tokio::time::timeout(CHECK_LIMIT, (check.ask)(relay)).await {
                 Ok(Ok(saw)) => (Verdict::Ok, saw),
                 Ok(Err(saw)) => (Verdict::Lacks, saw),
-                Err(_) => (Verdict::Lacks, format!("no end within {CHECK_LIMIT:?}")),
+                Err(_) => (Verdict::Lacks, format!("no end within {} s", CHECK_LIMIT.as_secs())),
             },
         };
         let Check { name, needed, without, .. } = *check;
@@ -174,4 +183,27 @@ pub async fn check_only(relay: &Relay, only: Option<&str>, mut seen: impl FnMut(
     }
     let usable = findings.iter().all(|found| !found.needed || found.verdict == Verdict::Ok);
     Report { relay: relay.url().to_string(), usable, findings }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_check_has_a_name_of_its_own_and_rests_on_earlier_ones() {
+        let mut before: Vec<&str> = Vec::new();
+        for check in CHECKS {
+            assert!(!before.contains(&check.name), "{} is there twice", check.name);
+            for name in check.after {
+                assert!(
+                    before.contains(name),
+                    "{} rests on {name}, which is not before it",
+                    check.name
+                );
+                let rests = CHECKS.iter().find(|other| other.name == *name).unwrap();
+                assert!(!check.needed || rests.needed, "{} is needed and {name} not", check.name);
+            }
+            before.push(check.name);
+        }
+    }
 }

@@ -149,7 +149,8 @@ impl Relay {
 fn spawn(kind: Kind, address: SocketAddr, dir: &Path) -> Child {
     let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
     let program = || {
-        kind.program().unwrap_or_else(|| panic!("{RELAYS_VARIABLE} names no directory with {kind:?}"))
+        kind.program()
+            .unwrap_or_else(|| panic!("{RELAYS_VARIABLE} names no directory with {kind:?}"))
     };
     let mut command;
     match kind {

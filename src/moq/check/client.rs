@@ -1,14 +1,19 @@
 //! The sessions that checks are made of: one that announces and serves, one that subscribes.
 
 use super::ANSWER_LIMIT;
+use crate::moq::PEER_REQUESTS_MAX;
 use crate::moq::backend::Backend;
+use crate::tls::{self, TlsError};
 use bytes::Bytes;
 use moq_transport::coding::{KeyValuePairs, TrackNamespace, TrackNamespacePrefix, TupleField};
-use moq_transport::serve::{self, ServeError, SubgroupReader, SubgroupWriter, SubgroupsWriter, TrackReader, TrackReaderMode};
+use moq_transport::serve::{
+    self, ServeError, SubgroupReader, SubgroupWriter, SubgroupsWriter, TrackReader, TrackReaderMode,
+};
 use moq_transport::session::{
     NamespaceEvent, Publisher, Subscribe, SubscribeNamespace, Subscribed, Subscriber,
 };
-use std::future::Future;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,22 +24,60 @@ use url::Url;
 /// Subscriptions that wait to be served.
 const ASKED_WAITING_MAX: usize = 1024;
 
+/// Streams of one kind that a relay may have open towards one session.
+const STREAMS_MAX: u32 = 1_024;
+/// How often a session is kept alive.
+const KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// UDP port of a URL without one (draft-ietf-moq-transport-18, the moqt URI scheme).
+const PORT: u16 = 443;
+
+/// Why a relay cannot be asked at all.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RelayError {
+    #[error("{0} is no address of a relay; one looks like moqt://relay.example.org:4443/scope")]
+    Url(Url),
+    #[error("cannot look up {host}: {why}")]
+    Address { host: String, why: String },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
 /// A relay, and how to reach it.
-pub struct Relay {
+pub(crate) struct Relay {
     url: Url,
-    address: std::net::SocketAddr,
+    host: String,
+    address: SocketAddr,
     tls: quinn::ClientConfig,
     run: String,
     nodes: AtomicU64,
 }
 
 impl Relay {
-    pub fn new(url: Url, address: std::net::SocketAddr, tls: quinn::ClientConfig) -> Self {
+    /// The relay at `url`, whose certificate must be of a CA in the PEM file `ca`.
+    pub(crate) async fn new(url: Url, ca: &Path) -> Result<Self, RelayError> {
+        let (scheme, host) = (url.scheme(), url.host_str().unwrap_or_default());
+        if scheme != "moqt" || host.is_empty() {
+            return Err(RelayError::Url(url));
+        }
+        let host = host.trim_matches(['[', ']']).to_owned();
+        let found = tokio::net::lookup_host((host.as_str(), url.port().unwrap_or(PORT))).await;
+        let found = found.and_then(|mut found| {
+            found.next().ok_or_else(|| std::io::Error::other("there is no address"))
+        });
+        let found = found.map_err(|error| (host.clone(), error.to_string()));
+        let address = found.map_err(|(host, why)| RelayError::Address { host, why })?;
+        let mut transport = quinn::TransportConfig::default();
+        transport
+            .max_concurrent_uni_streams(STREAMS_MAX.into())
+            .max_concurrent_bidi_streams(PEER_REQUESTS_MAX.into())
+            .keep_alive_interval(Some(KEEP_ALIVE));
+        let tls = tls::relay_client(ca, Arc::new(transport))?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { url, address, tls, run: format!("{:x}", since.as_micros()), nodes: AtomicU64::new(0) }
+        let run = format!("{:x}", since.as_micros());
+        Ok(Self { url, host, address, tls, run, nodes: AtomicU64::new(0) })
     }
 
-    pub fn url(&self) -> &Url {
+    pub(super) const fn url(&self) -> &Url {
         &self.url
     }
 
@@ -59,14 +102,13 @@ impl Relay {
     }
 
     async fn connect(&self, url: Url) -> Result<Client, String> {
-        let local: std::net::SocketAddr = match self.address.is_ipv4() {
-            true => ([0u8; 4], 0).into(),
-            false => ([0u16; 8], 0).into(),
+        let local: SocketAddr = match self.address.is_ipv4() {
+            true => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            false => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         let endpoint = quinn::Endpoint::client(local).map_err(|error| error.to_string())?;
-        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let connection = endpoint
-            .connect_with(self.tls.clone(), self.address, &host)
+            .connect_with(self.tls.clone(), self.address, &self.host)
             .map_err(|error| error.to_string())?
             .await
             .map_err(|error| format!("QUIC: {error}"))?;
@@ -112,11 +154,11 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// `what` happened, and whether the session outlived it.
-    fn told(&self, what: String) -> String {
+    /// `no`, and whether the session outlived it.
+    fn told(&self, no: No) -> No {
         match self.ended.get() {
-            Some(why) => format!("{what}; the session ended: {why}"),
-            None => what,
+            Some(why) => No::Said(format!("{}; the session ended: {why}", String::from(no))),
+            None => no,
         }
     }
 
@@ -133,11 +175,11 @@ impl Client {
                 .publish_namespace_start(namespace.clone())
                 .await
                 .map_err(|error| error.to_string())?;
-            handle.ok().await.map_err(|error| error.to_string())?;
+            handle.ok().await.map_err(|error| refusal(&error))?;
             Ok(handle)
         })
         .await;
-        let handle = asked.map_err(|why| self.told(why))?;
+        let handle = asked.map_err(|no| self.told(no))?;
         if let Some(why) = self.ended.get() {
             return Err(format!("PUBLISH_NAMESPACE: the session ended: {why}"));
         }
@@ -162,18 +204,18 @@ impl Client {
                 .subscribe_namespace(prefix, KeyValuePairs::default())
                 .await
                 .map_err(|error| error.to_string())?;
-            handle.ok().await.map_err(|error| error.to_string())?;
+            handle.ok().await.map_err(|error| refusal(&error))?;
             Ok(handle)
         })
         .await;
-        asked.map_err(|why| self.told(why))
+        Ok(asked.map_err(|no| self.told(no))?)
     }
 
     pub(super) async fn subscribe(
         &self,
         namespace: &TrackNamespace,
         name: &str,
-    ) -> Result<Listener, String> {
+    ) -> Result<Listener, No> {
         self.subscribe_with(namespace, name, KeyValuePairs::default(), ANSWER_LIMIT).await
     }
 
@@ -183,7 +225,7 @@ impl Client {
         name: &str,
         params: KeyValuePairs,
         limit: Duration,
-    ) -> Result<Listener, String> {
+    ) -> Result<Listener, No> {
         let mut subscriber = self.subscriber.clone();
         let (writer, reader) = serve::Track::new(namespace.clone(), name.to_owned()).produce();
         let (tell, groups) = mpsc::channel(GROUPS_WAITING_MAX);
@@ -201,23 +243,64 @@ impl Client {
         .await;
         match asked {
             Ok(handle) => Ok(Listener { handle, groups, reading }),
-            Err(why) => {
+            Err(no) => {
                 reading.abort();
-                Err(self.told(why))
+                Err(self.told(no))
             }
         }
     }
 }
 
-/// A refusal in words.
-fn refusal(error: &ServeError) -> String {
-    format!("refused: {error}")
+/// A refusal in words (codes of draft-ietf-moq-transport-18 §15.10.2).
+pub(super) fn refusal(error: &ServeError) -> String {
+    let code = match error {
+        ServeError::NotFound | ServeError::NotFoundWithId(..) => 0x10,
+        ServeError::Timeout => 0x2,
+        ServeError::Duplicate => 0x19,
+        ServeError::NotImplemented(_) | ServeError::NotImplementedWithId(..) => 0x3,
+        ServeError::Internal(_) | ServeError::InternalWithId(..) => 0x0,
+        ServeError::Closed(code) => *code,
+        ServeError::Cancel | ServeError::Done => return "ended without an answer".to_owned(),
+        ServeError::Mode | ServeError::Size => return format!("refused: {error}"),
+    };
+    let name = match code {
+        0x0 => "internal error",
+        0x1 => "unauthorized",
+        0x2 => "timed out",
+        0x3 => "not supported",
+        0x6 => "going away",
+        0x9 => "excessive load",
+        0x10 => "does not exist",
+        0x11 => "invalid range",
+        0x19 => "duplicate subscription",
+        0x20 => "uninterested",
+        0x30 => "prefix overlap",
+        _ => "a code that is not known here",
+    };
+    format!("refused with {code:#x}, {name}")
+}
+
+/// Why something did not come about.
+#[derive(Debug)]
+pub(super) enum No {
+    /// Nothing was heard in time.
+    Silent(String),
+    /// The other side said so, or ended the session.
+    Said(String),
+}
+
+impl From<No> for String {
+    fn from(no: No) -> Self {
+        match no {
+            No::Silent(what) | No::Said(what) => what,
+        }
+    }
 }
 
 pub(super) async fn within<T>(
     what: &str,
     asked: impl Future<Output = Result<T, String>>,
-) -> Result<T, String> {
+) -> Result<T, No> {
     within_limit(what, ANSWER_LIMIT, asked).await
 }
 
@@ -225,11 +308,11 @@ pub(super) async fn within_limit<T>(
     what: &str,
     limit: Duration,
     asked: impl Future<Output = Result<T, String>>,
-) -> Result<T, String> {
+) -> Result<T, No> {
     match tokio::time::timeout(limit, asked).await {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(why)) => Err(format!("{what}: {why}")),
-        Err(_) => Err(format!("{what}: silent for {limit:?}")),
+        Ok(Err(why)) => Err(No::Said(format!("{what}: {why}"))),
+        Err(_) => Err(No::Silent(format!("{what}: silent for {} s", limit.as_secs_f32()))),
     }
 }
 
@@ -248,10 +331,10 @@ impl Drop for Announced {
 impl Announced {
     /// The next subscription that the relay sends us, not answered yet.
     pub(super) async fn asked(&mut self) -> Result<Subscribed, String> {
-        within("SUBSCRIBE at the publisher", async {
+        let asked = within("SUBSCRIBE at the publisher", async {
             self.asked.recv().await.ok_or_else(|| "the announcement ended".to_owned())
-        })
-        .await
+        });
+        Ok(asked.await?)
     }
 
     /// As [`Self::asked`], and answers it.
@@ -288,7 +371,12 @@ impl Origin {
     }
 
     /// Writes one group of one object.
-    pub(super) fn write(&mut self, group_id: u64, priority: u8, payload: Bytes) -> Result<(), String> {
+    pub(super) fn write(
+        &mut self,
+        group_id: u64,
+        priority: u8,
+        payload: Bytes,
+    ) -> Result<(), String> {
         let mut group = self.open(group_id, priority)?;
         group.write(payload).map_err(|error| format!("group {group_id}: {error}"))?;
         group.finish().map_err(|error| format!("group {group_id}: {error}"))
@@ -329,7 +417,7 @@ impl Listener {
     }
 
     pub(super) async fn next_within(&mut self, limit: Duration) -> Result<Option<Group>, String> {
-        within_limit("objects", limit, async { self.groups.recv().await.transpose() }).await
+        Ok(within_limit("objects", limit, async { self.groups.recv().await.transpose() }).await?)
     }
 }
 
@@ -339,7 +427,10 @@ async fn read(track: TrackReader, tell: mpsc::Sender<Result<Group, String>>) {
     }
 }
 
-async fn read_all(track: TrackReader, tell: &mpsc::Sender<Result<Group, String>>) -> Result<(), String> {
+async fn read_all(
+    track: TrackReader,
+    tell: &mpsc::Sender<Result<Group, String>>,
+) -> Result<(), String> {
     let mut groups = match track.mode().await {
         Ok(TrackReaderMode::Subgroups(groups)) => groups,
         Ok(_) => return Err("came as datagrams".to_owned()),
@@ -384,15 +475,18 @@ async fn whole(mut group: SubgroupReader) -> Result<Group, String> {
 }
 
 /// The next event of a watch.
-pub(super) async fn event(watch: &SubscribeNamespace, limit: Duration) -> Result<NamespaceEvent, String> {
-    within_limit("NAMESPACE events", limit, async {
+pub(super) async fn event(
+    watch: &SubscribeNamespace,
+    limit: Duration,
+) -> Result<NamespaceEvent, String> {
+    let event = within_limit("NAMESPACE events", limit, async {
         match watch.next().await {
             Ok(Some(event)) => Ok(event),
             Ok(None) => Err("the request ended".to_owned()),
             Err(error) => Err(error.to_string()),
         }
-    })
-    .await
+    });
+    Ok(event.await?)
 }
 
 /// A namespace of the form that abhyasa announces.

@@ -1,8 +1,11 @@
 //! Checks of refusals, ends and bounds.
 
-use super::client::{Announced, Client, Listener, Origin, Relay, namespace, payload, within_limit};
+use super::client::{
+    Announced, Client, Listener, No, Origin, Relay, namespace, payload, within_limit,
+};
 use super::{ANSWER_LIMIT, Answer, SILENCE_LIMIT};
-use moq_transport::coding::KeyValuePairs;
+use crate::moq::PEER_REQUESTS_MAX;
+use moq_transport::coding::{KeyValuePairs, TrackNamespace};
 use moq_transport::serve::ServeError;
 use std::time::{Duration, Instant};
 
@@ -12,20 +15,21 @@ const REFUSAL_LIMIT: Duration = Duration::from_secs(15);
 const RENDEZVOUS: Duration = Duration::from_secs(10);
 /// Subscriptions asked for on one session.
 const SUBSCRIPTIONS: usize = 160;
-/// Requests that one session of ours answers at a time: a limit of moq-transport 0.17.
-const REQUESTS_LIVE_MAX: usize = 128;
+/// Requests that one session of ours answers at a time.
+const REQUESTS_LIVE_MAX: usize = PEER_REQUESTS_MAX as usize;
+/// Subscriptions of each of those who ask for so many of one publisher.
+const READER_SUBSCRIPTIONS: usize = 32;
 
 /// Asks for what nobody has, and wants to hear so.
 async fn refused(client: &Client, node: &str, track: &str) -> Answer {
     let begun = Instant::now();
-    let asked = client
-        .subscribe_with(&namespace(node, "1.1"), track, KeyValuePairs::default(), REFUSAL_LIMIT)
-        .await;
-    match asked {
+    let name = namespace(node, "1.1");
+    match client.subscribe_with(&name, track, KeyValuePairs::default(), REFUSAL_LIMIT).await {
         Ok(_) => Err("accepted, though nobody publishes it".to_owned()),
-        Err(why) if why.contains("silent") => Err(why),
-        Err(why) if client.ended().is_some() => Err(why),
-        Err(why) => Ok(format!("{why}, after {:.1?}", begun.elapsed())),
+        Err(No::Said(why)) if client.ended().is_none() => {
+            Ok(format!("{why}, after {:.1?}", begun.elapsed()))
+        }
+        Err(no) => Err(no.into()),
     }
 }
 
@@ -65,7 +69,7 @@ pub(super) async fn rendezvous(relay: &Relay) -> Answer {
             "held until the namespace was announced 0.5 s later: {:.1?} in all",
             begun.elapsed()
         )),
-        (Err(why), _) => Err(why),
+        (Err(no), _) => Err(no.into()),
         (Ok(_), Err(why)) => Err(format!("accepted, but {why}")),
     }
 }
@@ -125,66 +129,65 @@ pub(super) async fn publisher_silent(relay: &Relay) -> Answer {
 pub(super) async fn many_subscriptions(relay: &Relay) -> Answer {
     let (one, two, to) = (relay.client().await?, relay.client().await?, relay.client().await?);
     let node = relay.node();
-    let names = [namespace(&node, "1.1"), namespace(&node, "1.2")];
-    let mut announced = [one.announce(&names[0]).await?, two.announce(&names[1]).await?];
+    let (first, second) = (namespace(&node, "1.1"), namespace(&node, "1.2"));
+    let mut ones = one.announce(&first).await?;
+    let mut twos = two.announce(&second).await?;
     let mut open = Vec::new();
+    // By turns of two publishers, so that neither meets a bound of its own.
     for count in 0..SUBSCRIPTIONS {
-        let at = count % 2;
-        let track = format!("to:{count}");
-        let asking = to.subscribe(&names[at], &track);
-        let (listener, origin) = tokio::join!(asking, announced[at].serve());
-        match (listener, origin) {
-            (Ok(listener), Ok(origin)) => open.push((listener, origin)),
-            (Err(why), _) => return Err(format!("{count} were served; the next: {why}")),
-            (Ok(_), Err(why)) => return Err(format!("{count} were served; the next: {why}")),
-        }
+        let (name, announced) =
+            if count % 2 == 0 { (&first, &mut ones) } else { (&second, &mut twos) };
+        open.push(next_subscription(&to, name, announced, count).await?);
     }
     Ok(format!("{SUBSCRIPTIONS} on one session were served"))
+}
+
+async fn next_subscription(
+    to: &Client,
+    name: &TrackNamespace,
+    announced: &mut Announced,
+    count: usize,
+) -> Result<(Listener, Origin), String> {
+    let track = format!("to:{count}");
+    let (listener, origin) = tokio::join!(to.subscribe(name, &track), announced.serve());
+    let after = |why: String| format!("{count} were served; the next: {why}");
+    Ok((listener.map_err(|no| after(no.into()))?, origin.map_err(after)?))
 }
 
 pub(super) async fn many_at_one_publisher(relay: &Relay) -> Answer {
     let from = relay.client().await?;
     let name = namespace(&relay.node(), "1.1");
     let mut announced = from.announce(&name).await?;
-    let mut readers = Vec::new();
-    let mut open = Vec::new();
-    for count in 0..REQUESTS_LIVE_MAX {
-        if count % 50 == 0 {
-            readers.push(relay.client().await?);
+    let (mut readers, mut open) = (Vec::new(), Vec::new());
+    for count in (0..REQUESTS_LIVE_MAX).step_by(READER_SUBSCRIPTIONS) {
+        let reader = relay.client().await?;
+        for count in count..count + READER_SUBSCRIPTIONS {
+            open.push(next_subscription(&reader, &name, &mut announced, count).await?);
         }
-        let Some(reader) = readers.last() else { continue };
-        let track = format!("to:{count}");
-        let (listener, origin) = tokio::join!(reader.subscribe(&name, &track), announced.serve());
-        match (listener, origin) {
-            (Ok(listener), Ok(origin)) => open.push((listener, origin)),
-            (Err(why), _) | (Ok(_), Err(why)) => {
-                return Err(format!("{count} were served; the next: {why}"));
-            }
-        }
+        readers.push(reader);
     }
     let reader = relay.client().await?;
     let begun = Instant::now();
-    let asked = reader
-        .subscribe_with(&name, "one-too-many", KeyValuePairs::default(), SILENCE_LIMIT)
-        .await;
-    let took = begun.elapsed();
-    match asked {
-        Ok(_) => Ok("served".to_owned()),
-        Err(why) if why.contains("silent") => Err(why),
-        Err(why) => Ok(format!("{REQUESTS_LIVE_MAX} were served; the next: {why}, after {took:.1?}")),
-    }
+    let asking = reader.subscribe_with(&name, "more", KeyValuePairs::default(), SILENCE_LIMIT);
+    let saw = match asking.await {
+        Ok(_) => "served".to_owned(),
+        Err(No::Said(why)) => format!("{why}, after {:.1?}", begun.elapsed()),
+        Err(no) => return Err(no.into()),
+    };
+    Ok(format!("{REQUESTS_LIVE_MAX} were served; the next: {saw}"))
 }
 
 pub(super) async fn scope(relay: &Relay) -> Answer {
     let from = relay.client_at("/abhyasa-a").await?;
-    let (same, other) = (relay.client_at("/abhyasa-a").await?, relay.client_at("/abhyasa-b").await?);
+    let (same, other) =
+        (relay.client_at("/abhyasa-a").await?, relay.client_at("/abhyasa-b").await?);
     let name = namespace(&relay.node(), "1.1");
     let mut announced = from.announce(&name).await?;
     let (within, served) = tokio::join!(same.subscribe(&name, "to:b"), announced.serve());
     let _served = served.map_err(|why| format!("within one path: {why}"))?;
-    let _within = within.map_err(|why| format!("within one path: {why}"))?;
+    let _within = within.map_err(|no| format!("within one path: {}", String::from(no)))?;
     match other.subscribe(&name, "to:b").await {
         Ok(_) => Err("a session at another path gets the track too".to_owned()),
-        Err(why) => Ok(format!("seen within one path, not from another ({why})")),
+        Err(no) => Ok(format!("seen within one path, not from another ({})", String::from(no))),
     }
 }

@@ -160,7 +160,8 @@ pub(super) async fn routing(relay: &Relay) -> Answer {
         if served.name != track {
             return Err(format!("epoch {epoch} was asked for {}", served.name));
         }
-        open.push((subscribed.map_err(|why| format!("epoch {epoch}: {why}"))?, served));
+        let subscribed = subscribed.map_err(|no| format!("epoch {epoch}: {}", String::from(no)))?;
+        open.push((subscribed, served));
     }
     Ok("each of three epochs of one node got its own SUBSCRIBE, and no other".to_owned())
 }

@@ -1,13 +1,15 @@
 //! Checks of what becomes of objects.
 
-use super::client::{Announced, Client, Listener, Origin, Relay, namespace, payload, within};
+use super::client::{
+    Announced, Client, Listener, Origin, Relay, namespace, payload, refusal, within,
+};
 use super::{ANSWER_LIMIT, Answer};
 use bytes::{Bytes, BytesMut};
 use moq_transport::coding::{KeyValuePairs, Location, TrackNamespace};
-use moq_transport::data::{FetchRecord, FetchRecordObject};
+use moq_transport::data::{ExtensionHeaders, FetchRecord, FetchRecordObject};
 use moq_transport::message::{StandaloneFetch, TrackExtensions};
 use moq_transport::serve;
-use moq_transport::session::FetchOkInfo;
+use moq_transport::session::{FetchOkInfo, Publisher, SessionError};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -31,8 +33,9 @@ const LARGE: usize = 1 << 20;
 
 /// One track between two sessions, whose group 0 has come.
 struct Line {
-    _from: Client,
-    _to: Client,
+    from: Client,
+    to: Client,
+    name: TrackNamespace,
     _announced: Announced,
     origin: Origin,
     listener: Listener,
@@ -43,22 +46,14 @@ async fn line(relay: &Relay) -> Result<Line, String> {
     let name = namespace(&relay.node(), "1.1");
     let mut announced = from.announce(&name).await?;
     let (listener, origin) = tokio::join!(to.subscribe(&name, "to:b"), announced.serve());
-    let mut line =
-        Line { _from: from, _to: to, _announced: announced, origin: origin?, listener: listener? };
+    let (mut origin, mut listener) = (origin?, listener?);
+    // Only when the first has come, all on the way is known to be in place.
+    origin.write(0, 16, payload(0, SMALL))?;
     let mut came = Came::default();
-    line.first(&mut came).await?;
-    Ok(line)
-}
-
-impl Line {
-    /// Sends group 0 and waits for it: only then all on the way is known to be in place.
-    async fn first(&mut self, came: &mut Came) -> Result<(), String> {
-        self.origin.write(0, 16, payload(0, SMALL))?;
-        if !came.one(&mut self.listener, SMALL, ANSWER_LIMIT).await {
-            return Err("the first group did not come".to_owned());
-        }
-        Ok(())
+    if !came.one(&mut listener, SMALL, ANSWER_LIMIT).await {
+        return Err(format!("the first group did not come: {}", came.end.unwrap_or_default()));
     }
+    Ok(Line { from, to, name, _announced: announced, origin, listener })
 }
 
 /// What came of groups, by id.
@@ -88,7 +83,8 @@ impl Came {
             self.other.push(format!("group {} came as subgroup {}", group.id, group.subgroup));
         }
         if group.objects != [(0, payload(group.id, len))] {
-            let shape: Vec<_> = group.objects.iter().map(|(id, bytes)| (*id, bytes.len())).collect();
+            let shape: Vec<_> =
+                group.objects.iter().map(|(id, bytes)| (*id, bytes.len())).collect();
             self.other.push(format!("group {} has other bytes: objects {shape:?}", group.id));
         }
         self.priorities.insert(group.id, group.priority);
@@ -303,74 +299,99 @@ pub(super) async fn late(relay: &Relay) -> Answer {
     if new == 5 { Ok(saw) } else { Err(saw) }
 }
 
+/// Answers one FETCH with one group; says how many it was asked for.
+async fn answer_fetch(mut publisher: Publisher, group: u64) -> Result<(), String> {
+    let asked = publisher.fetch_requested().await.ok_or("the session ended")?;
+    let body = payload(group, SMALL);
+    let info = FetchOkInfo {
+        end_of_track: false,
+        end_location: Location::new(group, 0),
+        params: KeyValuePairs::default(),
+        track_extensions: TrackExtensions::default(),
+    };
+    let object = FetchRecordObject {
+        group_id: group,
+        subgroup_id: Some(0),
+        object_id: 0,
+        publisher_priority: 16,
+        extension_headers: ExtensionHeaders::default(),
+        payload_length: body.len() as u64,
+    };
+    let answered = async {
+        let mut writer = asked.respond(info).await?;
+        writer.write_record(&FetchRecord::Object(object)).await?;
+        writer.write_payload(&body).await?;
+        writer.finish().await
+    };
+    answered.await.map_err(|error| error.to_string())
+}
+
+/// Fetches a group, which the publisher would answer too.
+async fn fetched(
+    from: &Client,
+    to: &Client,
+    name: &TrackNamespace,
+    track: &str,
+    group: u64,
+) -> Answer {
+    let answering = tokio::spawn(answer_fetch(from.publisher.clone(), group));
+    let got = within("FETCH", fetch_one(to, name, track, group)).await;
+    // The answer was complete before it could be read.
+    let asked = answering.is_finished();
+    answering.abort();
+    let by = if asked { "the publisher" } else { "the relay, the publisher was not asked" };
+    match got {
+        Ok(got) if got == payload(group, SMALL) => Ok(format!("one group came, from {by}")),
+        Ok(got) => Err(format!("{} bytes came from {by}, not those that were sent", got.len())),
+        Err(no) if asked => Err(format!("{}; the publisher had answered", String::from(no))),
+        Err(no) => Err(format!("{}; the publisher was not asked", String::from(no))),
+    }
+}
+
 pub(super) async fn fetch(relay: &Relay) -> Answer {
     let (from, to) = (relay.client().await?, relay.client().await?);
     let name = namespace(&relay.node(), "1.1");
     let _announced = from.announce(&name).await?;
-    let body = payload(3, SMALL);
-    let mut publisher = from.publisher.clone();
-    let served = body.clone();
-    let serving = async move {
-        within("FETCH at the publisher", async {
-            let asked = publisher.fetch_requested().await.ok_or("the session ended")?;
-            let info = FetchOkInfo {
-                end_of_track: false,
-                end_location: Location::new(3, 1),
-                params: KeyValuePairs::default(),
-                track_extensions: TrackExtensions::default(),
-            };
-            let mut writer = asked.respond(info).await.map_err(|error| error.to_string())?;
-            let object = FetchRecordObject {
-                group_id: 3,
-                subgroup_id: Some(0),
-                object_id: 0,
-                publisher_priority: 16,
-                extension_headers: Default::default(),
-                payload_length: served.len() as u64,
-            };
-            let written = async {
-                writer.write_record(&FetchRecord::Object(object)).await?;
-                writer.write_payload(&served).await?;
-                writer.finish().await
-            };
-            written.await.map_err(|error| error.to_string())
-        })
-        .await
-    };
-    let (got, sent) = tokio::join!(within("FETCH", fetch_one(&to, &name, 3)), serving);
-    let got = match (got, sent) {
-        (Ok(got), _) => got,
-        (Err(why), Err(too)) => return Err(format!("{why}; {too}")),
-        (Err(why), Ok(())) => return Err(format!("{why}; the publisher did answer")),
-    };
-    match got == body {
-        true => Ok("one group came from the publisher, whole".to_owned()),
-        false => Err(format!("{} bytes came, not those that were sent", got.len())),
-    }
+    fetched(&from, &to, &name, "status", 3).await
 }
 
-async fn fetch_one(client: &Client, name: &TrackNamespace, group: u64) -> Result<Bytes, String> {
+/// Of a track that is being read.
+pub(super) async fn fetch_read(relay: &Relay) -> Answer {
+    let mut line = line(relay).await?;
+    let ids = 1..6;
+    let mut came = Came::default();
+    for id in ids.clone() {
+        line.origin.write(id, 16, payload(id, SMALL))?;
+        came.one(&mut line.listener, SMALL, ANSWER_LIMIT).await;
+    }
+    came.all(ids)?;
+    fetched(&line.from, &line.to, &line.name, "to:b", 3).await
+}
+
+async fn fetch_one(
+    client: &Client,
+    name: &TrackNamespace,
+    track: &str,
+    group: u64,
+) -> Result<Bytes, String> {
     let request = StandaloneFetch {
         track_namespace: name.clone(),
-        track_name: "status".to_owned().into(),
+        track_name: track.to_owned().into(),
         start_location: Location::new(group, 0),
-        end_location: Location::new(group, 1),
+        end_location: Location::new(group, 0),
     };
     let mut subscriber = client.subscriber.clone();
-    let mut fetch = subscriber
-        .fetch(request, KeyValuePairs::default())
-        .await
-        .map_err(|error| error.to_string())?;
+    let begun = subscriber.fetch(request, KeyValuePairs::default()).await;
+    let mut fetch = begun.map_err(|error| refusal(&error))?;
     if let Err(error) = fetch.ok().await {
-        let why = fetch.rejection().map(|rejection| rejection.reason.0);
-        return Err(format!("refused: {error} {}", why.unwrap_or_default()));
+        let why = fetch.rejection().map(|rejection| format!(" ({})", rejection.reason.0));
+        return Err(refusal(&error) + &why.unwrap_or_default());
     }
     let mut body = BytesMut::new();
-    while let Some(record) = fetch.next().await.map_err(|error| error.to_string())? {
+    let cut = |error: SessionError| format!("cut: {error}");
+    while let Some(record) = fetch.next().await.map_err(cut)? {
         let FetchRecord::Object(_) = record else { return Err("said not to exist".to_owned()) };
-        while let Some(chunk) =
-            fetch.read_payload_chunk(LARGE).await.map_err(|error| error.to_string())?
-        {
+        while let Some(chunk) = fetch.read_payload_chunk(LARGE).await.map_err(cut)? {
             body.extend_from_slice(&chunk);
         }
     }
@@ -389,7 +410,7 @@ pub(super) async fn publish(relay: &Relay) -> Answer {
             .publish(reader, KeyValuePairs::default())
             .await
             .map_err(|error| error.to_string())?;
-        handle.ok().await.map_err(|error| format!("refused: {error}"))?;
+        handle.ok().await.map_err(|error| refusal(&error))?;
         Ok(handle)
     })
     .await?;
@@ -398,10 +419,12 @@ pub(super) async fn publish(relay: &Relay) -> Answer {
     let mut listener = to
         .subscribe(&name, "escalations")
         .await
-        .map_err(|why| format!("PUBLISH was accepted, but {why}"))?;
+        .map_err(|no| format!("PUBLISH was accepted, but {}", String::from(no)))?;
     let mut came = Came::default();
     for id in ids.clone() {
-        origin.write(id, 32, payload(id, SMALL))?;
+        if origin.write(id, 32, payload(id, SMALL)).is_err() {
+            return Err(format!("it was accepted, and ended by group {id}"));
+        }
         if !came.one(&mut listener, SMALL, ANSWER_LIMIT).await {
             break;
         }
