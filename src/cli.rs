@@ -5,6 +5,7 @@ mod inbox;
 mod issue;
 mod mcp;
 mod mcp_proxy;
+mod moq;
 mod output;
 mod read;
 mod run;
@@ -18,6 +19,7 @@ use client::{Client, ClientError};
 use inbox::{EscalationArgs, ReconciliationArgs};
 use issue::IssueArgs;
 use mcp_proxy::ProxyArgs;
+use moq::MoqCommand;
 use read::{AuthorizationArgs, CellArgs, PageArgs};
 use setup::InitArgs;
 use std::path::PathBuf;
@@ -104,6 +106,11 @@ enum Command {
         #[command(subcommand)]
         command: McpCommand,
     },
+    /// Media over QUIC by hand: check a relay.
+    Moq {
+        #[command(subcommand)]
+        command: MoqCommand,
+    },
     /// See the promise kept over a bad link and through crashes.
     Demo(demo::Args),
     /// Measure what custody costs on this machine.
@@ -169,6 +176,10 @@ impl Cli {
                 runtime.shutdown_background();
                 done?;
             }
+            Command::Moq { command } => {
+                let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
+                return runtime.block_on(command.run(&global));
+            }
             Command::Bench(args) => return bench::run(&args, global.json),
             Command::Demo(args) => return demo::run(&args, global.json),
             Command::Completions { shell } => {
@@ -207,6 +218,7 @@ async fn call(command: Command, client: &Client, json: bool) -> anyhow::Result<E
         | Command::Node { .. }
         | Command::Bench(_)
         | Command::Mcp { .. }
+        | Command::Moq { .. }
         | Command::Demo(_)
         | Command::Completions { .. } => {}
     }

@@ -2,6 +2,7 @@
 //! with a peer directly or through relays that know nothing of them.
 
 mod backend;
+pub(crate) mod check;
 mod custody;
 mod fanout;
 mod link;

@@ -394,6 +394,32 @@ pub fn transport(quic: &QuicConfig) -> Result<quinn::TransportConfig, TlsError> 
     Ok(transport)
 }
 
+/// A QUIC client configuration for a relay of MOQT. It is known by a host name, and by a certificate of a CA in
+/// the PEM file `ca`; it is not told who we are.
+///
+/// # Errors
+/// [`TlsError`] names the file.
+pub(crate) fn relay_client(
+    ca: &Path,
+    transport: Arc<quinn::TransportConfig>,
+) -> Result<quinn::ClientConfig, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for ca in certificates(ca)? {
+        roots.add(ca)?;
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![crate::moq::ALPN.to_vec()];
+    config.enable_early_data = false;
+    config.resumption = Resumption::disabled();
+    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?));
+    config.transport_config(transport);
+    Ok(config)
+}
+
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let failed = |source| TlsError::Read { file: file.to_owned(), source };
     let len = std::fs::metadata(file).map_err(failed)?.len();

@@ -4,6 +4,7 @@
 
 pub mod peers;
 pub mod raw;
+pub mod relay;
 pub mod web;
 
 use abhyasa::config::{HostPort, NodeConfig};

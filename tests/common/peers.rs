@@ -26,6 +26,41 @@ fn scratch(name: &str) -> PathBuf {
 /// A Python that can import `modules`, with releases from PyPI. What they need is held to the
 /// releases in `constraints`: one of tomorrow is no reason for a test to fail.
 pub fn python(name: &str, packages: &[&str], modules: &str, constraints: &str) -> PathBuf {
+    environment("3.10", || Ok("python3".into()), name, packages, modules, constraints)
+}
+
+/// As [`python`], of at least Python 3.12: of the programs of that name on the path and of pyenv, the first that
+/// is one.
+pub fn python_312(name: &str, packages: &[&str], modules: &str, constraints: &str) -> PathBuf {
+    environment("3.12", find_312, name, packages, modules, constraints)
+}
+
+fn find_312() -> Result<PathBuf, String> {
+    let mut programs: Vec<PathBuf> =
+        ["python3.14", "python3.13", "python3.12", "python3"].map(PathBuf::from).to_vec();
+    let pyenv = std::env::var_os("PYENV_ROOT").map(PathBuf::from);
+    let pyenv = pyenv.or_else(|| Some(std::env::home_dir()?.join(".pyenv")));
+    let versions = pyenv.and_then(|place| std::fs::read_dir(place.join("versions")).ok());
+    let mut versions: Vec<PathBuf> =
+        versions.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    versions.sort();
+    programs.extend(versions.into_iter().map(|version| version.join("bin/python3")));
+    // uv, where .ci/run has put one.
+    programs.push(root().join("target/tools/python/bin/python3"));
+    let new_enough = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 12))";
+    let found =
+        programs.iter().find(|python| run(Command::new(python).args(["-c", new_enough])).is_ok());
+    found.cloned().ok_or_else(|| format!("none of {programs:?} is Python 3.12 or newer with venv"))
+}
+
+fn environment(
+    version: &str,
+    base: impl FnOnce() -> Result<PathBuf, String>,
+    name: &str,
+    packages: &[&str],
+    modules: &str,
+    constraints: &str,
+) -> PathBuf {
     let place = scratch(name);
     let python = place.join("bin/python");
     let imports = || run(Command::new(&python).args(["-c", &format!("import {modules}")]));
@@ -33,7 +68,8 @@ pub fn python(name: &str, packages: &[&str], modules: &str, constraints: &str) -
         return python;
     }
     let constraints = root().join(constraints);
-    let made = run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))
+    let made = base()
+        .and_then(|base| run(Command::new(base).args(["-m", "venv", "--clear"]).arg(&place)))
         .and_then(|_| {
             let mut pip = Command::new(&python);
             pip.args(["-m", "pip", "install", "-q", "-c"]).arg(constraints).args(packages);
@@ -42,8 +78,8 @@ pub fn python(name: &str, packages: &[&str], modules: &str, constraints: &str) -
         .and_then(|_| imports());
     if let Err(why) = made {
         panic!(
-            "{1} cannot be had, and this test needs them. It takes Python 3.10 or newer with venv, and \
-             PyPI or a mirror of it (PIP_INDEX_URL):\n  python3 -m venv {0} && {0}/bin/pip install \
+            "{1} cannot be had, and this test needs them. It takes Python {version} or newer with venv, \
+             and PyPI or a mirror of it (PIP_INDEX_URL):\n  python3 -m venv {0} && {0}/bin/pip install \
              {1}\n{why}",
             place.display(),
             packages.join(" ")
