@@ -1,0 +1,136 @@
+//! Custody over tracks: what goes by the native binding goes by them, with no other outcome.
+
+use crate::common::relay::{Kind, Relay};
+use crate::common::*;
+use abhyasa::config::NodeConfig;
+use abhyasa::loopback::free_address;
+use abhyasa::node::{Node, NodeHandle};
+use proto::record::{Role, Terminal};
+use std::time::Duration;
+
+const BY_MOQT: &str = "[moq]\nenabled = true\n";
+
+/// Alice and Bob, who deal with each other over MOQT directly: Alice dials.
+fn direct(world: &World) -> (NodeConfig, NodeConfig) {
+    let at_bob = free_address().unwrap();
+    let to_bob = format!("{BY_MOQT}{}binding = \"moqt\"\n", peer_toml("bob", Some(at_bob)));
+    let to_alice = format!("{BY_MOQT}{}binding = \"moqt\"\n", peer_toml("alice", None));
+    (world.config("alice", &to_bob), world.config_at("bob", at_bob, &to_alice))
+}
+
+/// Alice and Bob, who meet at a relay.
+fn by_relay(world: &World, relay: &Relay) -> (NodeConfig, NodeConfig) {
+    let relays = format!(
+        "[[relays]]\nname = \"r\"\nurl = \"{}\"\nca = \"{}\"\n",
+        relay.url("test"),
+        relay.ca.display()
+    );
+    let with = |name| format!("{relays}{}relay = \"r\"\n", peer_toml(name, None));
+    (world.config("alice", &with("bob")), world.config("bob", &with("alice")))
+}
+
+async fn both_ways(alice: &NodeHandle, bob: &NodeHandle) {
+    issue(alice, revoke("r", "bob", "calendar")).await;
+    issue(alice, move_weight("w", "bob", "route", -0.25)).await;
+    issue(bob, revoke("r", "alice", "mail")).await;
+    for name in ["r", "w"] {
+        ends(alice, name, Terminal::Applied).await;
+    }
+    ends(bob, "r", Terminal::Applied).await;
+    assert_eq!(granted(bob.store(), Role::Receiver, "alice", "calendar"), Some(false));
+    assert_eq!(weight(bob.store(), Role::Receiver, "alice", "route"), Some(250_000_000));
+    assert_eq!(granted(alice.store(), Role::Receiver, "bob", "mail"), Some(false));
+    assert!(!issue(alice, move_weight("up", "bob", "route", 0.125)).await.custody);
+    eventually("best effort", async || {
+        (weight(bob.store(), Role::Receiver, "alice", "route") == Some(375_000_000)).then_some(())
+    })
+    .await;
+}
+
+async fn many(alice: &NodeHandle, from: usize, to: usize) {
+    for first in (from..to).step_by(500) {
+        let drafts =
+            (first..to.min(first + 500)).map(|n| revoke(&format!("m{n}"), "bob", &format!("s{n}")));
+        assert!(alice.issue(drafts.collect()).await.unwrap().iter().all(Result::is_ok));
+    }
+    for n in from..to {
+        ends(alice, &format!("m{n}"), Terminal::Applied).await;
+    }
+}
+
+async fn started(alice: NodeConfig, bob: NodeConfig) -> (Node, Node) {
+    let (alice, bob) = (start(alice).await, start(bob).await);
+    connected(&alice.handle(), 1).await;
+    connected(&bob.handle(), 1).await;
+    (alice, bob)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab1_obligations_are_applied_both_ways_over_a_direct_session() {
+    let world = World::new();
+    let (alice, bob) = direct(&world);
+    let (a, b) = started(alice, bob).await;
+    both_ways(&a.handle(), &b.handle()).await;
+    many(&a.handle(), 0, 3_000).await;
+    assert_eq!((a.handle().pending(), b.handle().pending()), (0, 0));
+    a.stop().await.unwrap();
+    b.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab2_a_restarted_peer_is_met_again_under_a_new_epoch() {
+    let world = World::new();
+    let (alice, bob) = direct(&world);
+    let (a, b) = started(alice, bob.clone()).await;
+    many(&a.handle(), 0, 10).await;
+    b.stop().await.unwrap();
+    eventually("down", async || (a.handle().peers()[0].sessions == 0).then_some(())).await;
+    issue(&a.handle(), revoke("late", "bob", "x")).await;
+    let b = start(bob).await;
+    ends(&a.handle(), "late", Terminal::Applied).await;
+    many(&a.handle(), 10, 20).await;
+    a.stop().await.unwrap();
+    b.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab1_obligations_are_applied_both_ways_by_relays() {
+    for kind in Kind::all() {
+        let world = World::new();
+        let relay = Relay::start(&world, kind).await;
+        let (alice, bob) = by_relay(&world, &relay);
+        let (a, b) = started(alice, bob).await;
+        both_ways(&a.handle(), &b.handle()).await;
+        many(&a.handle(), 0, 1_000).await;
+        assert_eq!((a.handle().pending(), b.handle().pending()), (0, 0), "{kind:?}");
+        a.stop().await.unwrap();
+        b.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab2_a_relay_that_dies_between_offer_and_ack_costs_a_retry_and_no_more() {
+    for kind in Kind::all() {
+        let world = World::new();
+        let mut relay = Relay::start(&world, kind).await;
+        let (alice, bob) = by_relay(&world, &relay);
+        let (a, b) = started(alice, bob).await;
+        many(&a.handle(), 0, 10).await;
+        let drafts = (0..200).map(|n| move_weight(&format!("w{n}"), "bob", "route", -0.0001));
+        assert!(a.handle().issue(drafts.collect()).await.unwrap().iter().all(Result::is_ok));
+        relay.kill();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        relay.restart().await;
+        for n in 0..200 {
+            ends(&a.handle(), &format!("w{n}"), Terminal::Applied).await;
+        }
+        // AB-3: each was applied once, however often it was offered.
+        assert_eq!(
+            weight(b.handle().store(), Role::Receiver, "alice", "route"),
+            Some(500_000_000 - 200 * 100_000),
+            "{kind:?}"
+        );
+        a.stop().await.unwrap();
+        b.stop().await.unwrap();
+    }
+}
