@@ -22,7 +22,7 @@ fn direct(world: &World) -> (NodeConfig, NodeConfig) {
 fn by_relay(world: &World, relay: &Relay) -> (NodeConfig, NodeConfig) {
     let relays = format!(
         "[[relays]]\nname = \"r\"\nurl = \"{}\"\nca = \"{}\"\n",
-        relay.url("test"),
+        relay.url("/test"),
         relay.ca.display()
     );
     let with = |name| format!("{relays}{}relay = \"r\"\n", peer_toml(name, None));
