@@ -9,6 +9,7 @@ mod auth;
 pub(crate) mod cells;
 pub(crate) mod error;
 pub(crate) mod extract;
+pub(crate) mod groups;
 pub(crate) mod h3;
 pub(crate) mod issue;
 pub(crate) mod listen;
@@ -72,6 +73,8 @@ macro_rules! routes {
 routes! { operator_routes OPERATOR {
     post "/v1/obligations" => issue::issue;
     get "/v1/obligations/{id}" => transfer::status;
+    post "/v1/groups/{group}/obligations" => groups::issue;
+    get "/v1/groups/{group}/obligations/{id}" => groups::status;
     get "/v1/pending" => lists::pending;
     get "/v1/terminal" => lists::terminal;
     get "/v1/escalations" => operator::escalations;

@@ -84,6 +84,9 @@ enum Command {
     Status {
         /// Obligation id.
         id: String,
+        /// The group it was issued to: show it member by member.
+        #[arg(long, value_name = "NAME")]
+        group: Option<String>,
     },
     /// List obligations under custody.
     Pending(PageArgs),
@@ -205,7 +208,10 @@ async fn call(command: Command, client: &Client, json: bool) -> anyhow::Result<E
     match command {
         Command::Issue(args) => return args.run(client, json).await,
         Command::Authorizations(args) => return args.run(client, json).await,
-        Command::Status { id } => read::status(client, &id, json).await?,
+        Command::Status { id, group: None } => read::status(client, &id, json).await?,
+        Command::Status { id, group: Some(group) } => {
+            read::group_status(client, &group, &id, json).await?;
+        }
         Command::Pending(args) => read::pending(client, &args, json).await?,
         Command::Terminal(args) => read::terminal(client, &args, json).await?,
         Command::Escalations(args) => args.run(client, json).await?,

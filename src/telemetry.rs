@@ -48,6 +48,8 @@ pub struct Metrics {
     pub sessions: Gauge,
     /// Handshakes started because a session was silent when a retry was due.
     pub races: Counter,
+    /// Batches published over MOQT, by what they hold.
+    pub moqt_published: Family<Label, Counter>,
     /// Objects of MOQT that were dropped: not signed, wrongly signed, or not for us.
     pub moqt_dropped: Counter,
     /// Unacknowledged escalations.
@@ -71,6 +73,7 @@ impl Default for Metrics {
             pending: Gauge::default(),
             sessions: Gauge::default(),
             races: Counter::default(),
+            moqt_published: Family::default(),
             moqt_dropped: Counter::default(),
             escalations_open: Gauge::default(),
         };
@@ -126,6 +129,11 @@ impl Metrics {
             "handshake_races",
             "Handshakes raced against a silent session",
             self.races.clone(),
+        );
+        r.register(
+            "moqt_objects_published",
+            "Batches published over MOQT, by what they hold",
+            self.moqt_published.clone(),
         );
         r.register(
             "moqt_objects_dropped",

@@ -284,7 +284,7 @@ impl IssueBody {
 }
 
 /// 128 random bits in hex.
-fn random_id() -> Result<ObligationId, ApiError> {
+pub(crate) fn random_id() -> Result<ObligationId, ApiError> {
     let mut bytes = [0; 16];
     let random = rustls::crypto::aws_lc_rs::default_provider().secure_random;
     random.fill(&mut bytes).map_err(|_| {

@@ -1,6 +1,6 @@
 //! The OpenAPI document, made from the handlers themselves.
 
-use super::{cells, issue, lists, operator, peer, transfer, watch};
+use super::{cells, groups, issue, lists, operator, peer, transfer, watch};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use std::sync::LazyLock;
@@ -16,6 +16,8 @@ use utoipa::{Modify, OpenApi};
     paths(
         issue::issue,
         transfer::status,
+        groups::issue,
+        groups::status,
         lists::pending,
         lists::terminal,
         operator::escalations,

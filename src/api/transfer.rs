@@ -24,7 +24,7 @@ pub(crate) struct TransferView {
     obligation_id: String,
     /// Where it stands.
     #[schema(value_type = TransferState)]
-    state: &'static str,
+    pub(crate) state: &'static str,
     /// Its kind.
     kind: String,
     /// The agent that must honour it.
@@ -226,7 +226,10 @@ pub(crate) async fn find_for(
 }
 
 /// A transfer of this node, pending or ended.
-async fn issued(node: &NodeHandle, id: &ObligationId) -> Result<Option<TransferView>, ApiError> {
+pub(crate) async fn issued(
+    node: &NodeHandle,
+    id: &ObligationId,
+) -> Result<Option<TransferView>, ApiError> {
     if let Some(view) = outcome_of(node.store(), id)? {
         return Ok(Some(view));
     }

@@ -28,8 +28,11 @@ pub(super) struct IssueArgs {
     #[arg(required_unless_present = "file")]
     kind: Option<String>,
     /// The agent that must honour it, a peer of the node.
-    #[arg(required_unless_present = "file")]
+    #[arg(required_unless_present_any = ["file", "group"], conflicts_with = "group")]
     target: Option<String>,
+    /// Issue it to every member of this group.
+    #[arg(long, value_name = "NAME", conflicts_with = "wait")]
+    group: Option<String>,
     /// Payload: a JSON object, @FILE, or @- for standard input.
     #[arg(long, value_name = "JSON", conflicts_with = "scope")]
     payload: Option<String>,
@@ -61,6 +64,7 @@ pub(super) struct IssueArgs {
     /// input.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "kind", "target", "payload", "scope", "id", "deadline_seconds", "max_retries", "sequence", "wait",
+        "group",
     ])]
     file: Option<PathBuf>,
 }
@@ -87,6 +91,14 @@ impl IssueArgs {
         put("sequence", self.sequence.map(Value::from));
         let query: Vec<_> =
             self.wait.iter().map(|seconds| ("wait_seconds", seconds.to_string())).collect();
+        if let Some(group) = &self.group {
+            let path = ["v1", "groups", group, "obligations"];
+            let issued = client.post(&path, &[], Some(&body.into()), Duration::ZERO).await?;
+            output::object(as_json, &issued);
+            let refused = issued.get("refused").and_then(Value::as_array);
+            let all = refused.is_some_and(Vec::is_empty);
+            return Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
         let wait = Duration::from_secs(self.wait.unwrap_or(0));
         let issued = client.post(&["v1", "obligations"], &query, Some(&body.into()), wait).await?;
         let state = issued.pointer("/outcome/state").and_then(Value::as_str);

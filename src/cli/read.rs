@@ -167,6 +167,31 @@ pub(super) async fn status(client: &Client, id: &str, json: bool) -> anyhow::Res
     Ok(())
 }
 
+pub(super) async fn group_status(
+    client: &Client,
+    group: &str,
+    id: &str,
+    json: bool,
+) -> anyhow::Result<()> {
+    let mut view = client.get(&["v1", "groups", group, "obligations", id], &[]).await?;
+    if json {
+        output::object(true, &view);
+        return Ok(());
+    }
+    let of = view.get_mut("obligations").map(serde_json::Value::take).unwrap_or_default();
+    output::object(false, &view);
+    let columns = [
+        ("TARGET", "target"),
+        ("STATE", "state"),
+        ("RETRIES", "retries"),
+        ("DEADLINE", "deadline_at"),
+        ("REASON", "reason"),
+    ];
+    let page = serde_json::json!({ "items": of });
+    output::list(false, &page, &columns, "nobody has it");
+    Ok(())
+}
+
 pub(super) async fn pending(client: &Client, args: &PageArgs, json: bool) -> anyhow::Result<()> {
     let columns = [
         ("ID", "obligation_id"),

@@ -12,6 +12,7 @@ use super::{Link, OBJECTS_EARLY_MAX};
 use crate::clock::Clock;
 use crate::driver::{Call, Input};
 use crate::router::{Router, SessionOutbox, SessionQueue, ToPeer};
+use crate::telemetry::Label;
 use bytes::Bytes;
 use proto::ack::{CustodyAck, RefRange};
 use proto::batch::{Audience, Content, Hash, Hello, Refusal, root};
@@ -51,6 +52,16 @@ pub(crate) struct Shared {
     pub(crate) in_flight_max: usize,
     pub(crate) queue_bytes_max: usize,
     pub(crate) per_peer_max: usize,
+}
+
+impl Shared {
+    /// What a track of many subscribers begins with.
+    pub(crate) fn greeting(&self, audience: Audience) -> Option<Bytes> {
+        let in_flight_max = self.in_flight_max as u64;
+        let hello = Hello { in_flight_max, seal_key: None, answers: None, up: true };
+        let sealed = self.signatures.seal(audience, Content::Hello, vec![hello.encode()]);
+        sealed.ok().map(|(_, object)| object)
+    }
 }
 
 /// Which of the two tracks.
@@ -448,6 +459,8 @@ impl Peer {
         };
         let Some((_, outgoing)) = self.serving_mut(way) else { return Ok(()) };
         outgoing.push(content.priority(), object).await?;
+        let published = Label { outcome: content.as_str() };
+        self.shared.router.metrics.moqt_published.get_or_create(&published).inc();
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use super::link::{Link, LinkEnd, LinkError};
 use super::sign::Opened;
 use super::track::{Incoming, Outgoing};
 use super::{PREFIXES_MAX, namespace};
+use crate::telemetry::Label;
 use bytes::Bytes;
 use moq_transport::coding::TrackNamespace;
 use moq_transport::message::RequestErrorCode;
@@ -167,18 +168,32 @@ impl Session {
             } else if let Some(group) = group {
                 let (groups, hop) = (&session.shared.groups, &session.with.hop);
                 let mut objects = groups.served(hop.clone(), group.clone(), serial);
+                // Relays of the same library give the first group to one of several subscribers only, unless it
+                // is still open when the others come.
+                let hello = session.shared.greeting(Audience::Group(group.clone()));
+                let open =
+                    hello.and_then(|hello| outgoing.open(Content::Hello.priority(), hello).ok());
                 let publish = async {
                     while let Some(object) = objects.recv().await {
                         let priority = Content::GroupOffer.priority();
                         if outgoing.push(priority, object).await.is_err() {
                             break;
                         }
+                        let published = Label { outcome: Content::GroupOffer.as_str() };
+                        session
+                            .shared
+                            .router
+                            .metrics
+                            .moqt_published
+                            .get_or_create(&published)
+                            .inc();
                     }
                 };
                 tokio::select! {
                     _ = serve => {}
                     () = publish => {}
                 }
+                drop(open);
                 groups.unserved(hop, &group, serial);
             }
         })
@@ -327,8 +342,11 @@ impl Session {
             let mut objects = self.subscribe(theirs, &Track::Group(group.clone())).await?;
             let audience = Audience::Group(group);
             while let Some((_, object)) = objects.next().await? {
-                let good = |content| content == Content::GroupOffer;
+                let good = |content| matches!(content, Content::GroupOffer | Content::Hello);
                 let Some(opened) = self.open(theirs, &audience, &object, good) else { continue };
+                if opened.statement.content == Content::Hello {
+                    continue;
+                }
                 for item in &opened.items {
                     let Ok(template) = Template::decode(item) else { continue };
                     let item = template.for_member(&self.shared.me).encode();

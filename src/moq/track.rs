@@ -101,6 +101,21 @@ impl Outgoing {
         Ok(id)
     }
 
+    /// Publishes an object as the first of a group that stays open until the value is dropped.
+    ///
+    /// # Errors
+    /// [`TrackError`].
+    pub(crate) fn open(
+        &mut self,
+        priority: u8,
+        object: Bytes,
+    ) -> Result<SubgroupWriter, TrackError> {
+        let mut group = self.begin(self.next, priority)?;
+        group.write(object)?;
+        self.taken = true; // who comes later has it, too
+        Ok(group)
+    }
+
     /// Begins the group `id`, whose objects come one after the other.
     ///
     /// # Errors

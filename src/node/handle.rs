@@ -14,12 +14,14 @@ use proto::ack::CustodyAck;
 use proto::custodian::{Check, Draft, IssueError};
 use proto::custody::{IssueResult, OperatorResult};
 use proto::event::Event;
+use proto::fanout::GroupId;
 use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
 use proto::polarity::Registry;
 use proto::record::{Outcome, Resolution};
 use proto::store::{Read, Table};
 use proto::time::Time;
+use proto::track::GroupName;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -128,6 +130,23 @@ impl NodeHandle {
         self.try_call(Call::Issue { drafts, reply })?;
         let results = ticket.await.map_err(|_| NodeError::Unanswered)?;
         results.await.map_err(|_| NodeError::Unanswered)
+    }
+
+    /// Issues one decision to members of a group, as [`Self::issue`] does the obligation of each. Over MOQT
+    /// their first offer goes once for all of them.
+    ///
+    /// # Errors
+    /// As [`Self::issue`].
+    pub async fn issue_to_group(
+        &self,
+        gid: &GroupId,
+        group: &GroupName,
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<IssueResult>, NodeError> {
+        if let Some(moq) = &self.moq {
+            moq.groups().expect(gid.clone(), group.clone());
+        }
+        self.issue(drafts).await
     }
 
     /// Waits for a transfer's end. `None` at the timeout, or if the id is not known here.

@@ -5,7 +5,10 @@ use crate::common::*;
 use abhyasa::config::NodeConfig;
 use abhyasa::loopback::free_address;
 use abhyasa::node::{Node, NodeHandle};
+use proto::custodian::Draft;
+use proto::fanout::GroupId;
 use proto::record::{Role, Terminal};
+use proto::track::GroupName;
 use std::time::Duration;
 
 const BY_MOQT: &str = "[moq]\nenabled = true\n";
@@ -132,5 +135,100 @@ async fn ab2_a_relay_that_dies_between_offer_and_ack_costs_a_retry_and_no_more()
         );
         a.stop().await.unwrap();
         b.stop().await.unwrap();
+    }
+}
+
+/// A custodian and `n` members of its group, who meet at a relay.
+async fn group(world: &World, relay: &Relay, n: usize) -> (Node, Vec<Node>) {
+    let relays = format!(
+        "[[relays]]\nname = \"r\"\nurl = \"{}\"\nca = \"{}\"\n",
+        relay.url("/test"),
+        relay.ca.display()
+    );
+    let names: Vec<String> = (0..n).map(|n| format!("m{n}")).collect();
+    let peers: String =
+        names.iter().map(|name| peer_toml(name, None) + "relay = \"r\"\n").collect();
+    let members: Vec<_> = names.iter().map(|name| format!("\"{}\"", id(name))).collect();
+    let group = format!("[[groups]]\nname = \"all\"\nmembers = [{}]\n", members.join(", "));
+    let custodian = start(world.config("alice", &format!("{relays}{group}{peers}"))).await;
+    let mut nodes = Vec::new();
+    for name in &names {
+        let alice = format!("{}relay = \"r\"\ngroups = [\"all\"]\n", peer_toml("alice", None));
+        nodes.push(start(world.config(name, &format!("{relays}{alice}"))).await);
+    }
+    connected(&custodian.handle(), n).await;
+    for node in &nodes {
+        connected(&node.handle(), 1).await;
+    }
+    (custodian, nodes)
+}
+
+fn published(node: &NodeHandle, what: &str) -> u64 {
+    let line = format!("abhyasa_moqt_objects_published_total{{outcome=\"{what}\"}} ");
+    let text = node.metrics().encode();
+    text.lines().find_map(|found| found.strip_prefix(&line)).map_or(0, |n| n.parse().unwrap())
+}
+
+async fn decide(node: &NodeHandle, members: usize, gid: &str, scope: &str) -> GroupId {
+    let gid = GroupId::new(gid).unwrap();
+    let drafts = (0..members).map(|n| {
+        let member = format!("m{n}");
+        let draft = revoke("x", &member, scope);
+        Draft { id: gid.member(&id(&member)), ..draft }
+    });
+    let group = GroupName::new("all").unwrap();
+    let results = node.issue_to_group(&gid, &group, drafts.collect()).await.unwrap();
+    assert!(results.iter().all(|result| result.as_ref().unwrap().custody));
+    gid
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab1_a_decision_goes_once_to_a_group_and_each_member_has_custody_of_its_own() {
+    const N: usize = 5;
+    for kind in Kind::all() {
+        let world = World::new();
+        let relay = Relay::start(&world, kind).await;
+        let (custodian, mut members) = group(&world, &relay, N).await;
+        let node = custodian.handle();
+        // Until the relay has asked for the group's track, members get it each on its own.
+        eventually("once for all", async || {
+            let before = (published(&node, "group_offer"), published(&node, "offers"));
+            let name = format!("try{}", before.0 + before.1);
+            let gid = decide(&node, N, &name, &name).await;
+            for n in 0..N {
+                ends(&node, gid.member(&id(&format!("m{n}"))).as_str(), Terminal::Applied).await;
+            }
+            let after = (published(&node, "group_offer"), published(&node, "offers"));
+            (after == (before.0 + 1, before.1)).then_some(())
+        })
+        .await;
+        for member in &members {
+            let member = member.handle();
+            assert!(member.metrics().moqt_dropped.get() == 0, "{kind:?}");
+        }
+        // One is away: the others have it, and it gets it by itself when it is back.
+        let away = members.pop().unwrap();
+        let config = (*away.handle().config()).as_ref().clone();
+        away.stop().await.unwrap();
+        eventually("away", async || {
+            (node.peers().iter().filter(|peer| peer.sessions > 0).count() == N - 1).then_some(())
+        })
+        .await;
+        let gid = decide(&node, N, "later", "later").await;
+        for n in 0..N - 1 {
+            ends(&node, gid.member(&id(&format!("m{n}"))).as_str(), Terminal::Applied).await;
+        }
+        let late = gid.member(&id(&format!("m{}", N - 1)));
+        assert!(node.outcome(&late).unwrap().is_none(), "it is not there to have applied it");
+        let back = start(config).await;
+        ends(&node, late.as_str(), Terminal::Applied).await;
+        assert_eq!(
+            granted(back.handle().store(), Role::Receiver, "alice", "later"),
+            Some(false),
+            "{kind:?}"
+        );
+        for node in members.into_iter().chain([back, custodian]) {
+            node.stop().await.unwrap();
+        }
     }
 }
