@@ -12,7 +12,7 @@ macro_rules! scenarios {
 
 scenarios! {
     "clean" "lossy-wifi" "leo-satellite" "cellular-handover" "flapping" "partition" "slow-receiver"
-    "crash-storm" "hard" "full-faults" "hour" "thousand" "bursts"
+    "crash-storm" "hard" "full-faults" "hour" "thousand" "bursts" "relay"
 }
 
 impl Options {

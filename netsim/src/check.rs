@@ -29,7 +29,7 @@ use proto::store::Table;
 use proto::time::Time;
 use room::Flights;
 use serde::Serialize;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use finish::LastLook;
 
@@ -230,7 +230,7 @@ struct NodeView {
     /// Commits so far.
     commits: u64,
     /// Durably pending transfers, by target.
-    pending_to: BTreeMap<usize, usize>,
+    pending_to: BTreeMap<usize, BTreeSet<u64>>,
     /// Escalations in the inbox, by number.
     inbox: BTreeMap<u64, ObligationId>,
     /// Escalated obligations it was told are applied, and has not filed.
@@ -366,11 +366,9 @@ impl Checker {
         if node.sessions.len() > SESSIONS_MAX {
             node.sessions.pop_front();
         }
-        for id in node.nums.values() {
-            if let Some(entry) = node.entries.get_mut(id.as_str())
-                && entry.pending.is_some()
-                && entry.spec.target == peer
-            {
+        for id in node.pending_to.get(&peer).into_iter().flatten().filter_map(|n| node.nums.get(n))
+        {
+            if let Some(entry) = node.entries.get_mut(id.as_str()) {
                 entry.repeats += 1;
             }
         }
@@ -456,10 +454,8 @@ impl Checker {
     /// Up to `limit` pending obligations of `node` to `target`.
     pub(crate) fn pending_of(&self, node: usize, target: usize, limit: usize) -> Vec<ObligationId> {
         let Some(view) = self.nodes.get(node) else { return Vec::new() };
-        let to = |id: &&ObligationId| {
-            view.entries.get(id.as_str()).is_some_and(|entry| entry.spec.target == target)
-        };
-        view.nums.values().filter(to).take(limit).cloned().collect()
+        let nums = view.pending_to.get(&target).into_iter().flatten();
+        nums.filter_map(|num| view.nums.get(num)).take(limit).cloned().collect()
     }
 
     /// Entries of all nodes.

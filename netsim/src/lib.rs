@@ -44,7 +44,7 @@ pub use net::Mode;
 pub use options::{HandlerModel, KINDS, Options, Sabotage};
 pub use pair::{Pair, draft};
 pub use run::{Counts, Report, run, run_logged};
-pub use scenario::{Arena, CrashPoint, DiskModel, Fault, FaultKind, LinkOf, Policy};
+pub use scenario::{Arena, CrashPoint, DiskModel, Fault, FaultKind, LinkOf, Policy, RelayModel};
 pub use solo::Solo;
 pub use tuning::{Congestion, Tuning};
 pub use world::{LogLine, World};

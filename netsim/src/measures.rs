@@ -73,6 +73,12 @@ pub struct Measures {
     pub bytes: u64,
     /// Syncs of all disks.
     pub syncs: u64,
+    /// Bytes of all packets that the first node sent, where it decides for many.
+    pub custodian_bytes: u64,
+    /// The same, objects of tracks.
+    pub custodian_objects: u64,
+    /// From a decision for many until all of them are applied, declined or escalated.
+    pub settled: Times,
     /// From the client's call to the effect.
     pub latency: Times,
     /// From the end of the last outage to the effect, for what was issued before it ended.
@@ -157,10 +163,13 @@ impl Measures {
             (&mut self.attempts, other.attempts),
             (&mut self.bytes, other.bytes),
             (&mut self.syncs, other.syncs),
+            (&mut self.custodian_bytes, other.custodian_bytes),
+            (&mut self.custodian_objects, other.custodian_objects),
         ] {
             *sum += n;
         }
         for (times, more) in [
+            (&mut self.settled, &other.settled),
             (&mut self.latency, &other.latency),
             (&mut self.recovery, &other.recovery),
             (&mut self.delays, &other.delays),

@@ -1,6 +1,7 @@
 //! The simulated network: what becomes of a frame between two nodes.
 
 use crate::options::Options;
+use crate::scenario::LinkOf;
 use link::{Fate, Link, LinkModel};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,8 +49,15 @@ struct Way {
 /// All links. Directions are `(from, to)`, by node number.
 #[derive(Debug)]
 pub(crate) struct SimNet {
+    seed: u64,
+    /// Nodes and relay.
     nodes: usize,
-    ways: Vec<Way>,
+    /// What a direction is unless it is in `special`.
+    common: LinkModel,
+    special: Vec<LinkOf>,
+    healed: bool,
+    /// Those that were used: most pairs of a large world never are.
+    ways: BTreeMap<(usize, usize), Way>,
     cuts: BTreeMap<(usize, usize), Cut>,
     /// Directions to an address that is no more.
     astray: BTreeMap<(usize, usize), Cut>,
@@ -57,6 +65,12 @@ pub(crate) struct SimNet {
     pub(crate) drop_next: BTreeMap<(usize, usize), u32>,
     /// The same, to duplicate.
     pub(crate) duplicate_next: BTreeMap<(usize, usize), u32>,
+}
+
+/// A link without faults: its delays and its bandwidth are what they were.
+fn well(own: &LinkModel) -> LinkModel {
+    let LinkModel { delay, bytes_per_second, queue, .. } = own.clone();
+    LinkModel { delay, bytes_per_second, queue, ..LinkModel::default() }
 }
 
 fn takes_one(counts: &mut BTreeMap<(usize, usize), u32>, direction: (usize, usize)) -> bool {
@@ -71,15 +85,13 @@ fn takes_one(counts: &mut BTreeMap<(usize, usize), u32>, direction: (usize, usiz
 
 impl SimNet {
     pub(crate) fn new(options: &Options) -> Self {
-        let nodes = options.nodes;
-        let way = |n: usize| {
-            let special = options.links.iter().find(|way| way.from * nodes + way.to == n);
-            let model = special.map_or(&options.link, |way| &way.link).clone();
-            Way { own: model.clone(), model, link: Link::new(options.seed, 100 + n as u64) }
-        };
         Self {
-            nodes,
-            ways: (0..nodes * nodes).map(way).collect(),
+            seed: options.seed,
+            nodes: options.nodes + usize::from(options.relay.is_some()),
+            common: options.link.clone(),
+            special: options.links.clone(),
+            healed: false,
+            ways: BTreeMap::new(),
             cuts: BTreeMap::new(),
             astray: BTreeMap::new(),
             drop_next: BTreeMap::new(),
@@ -87,29 +99,32 @@ impl SimNet {
         }
     }
 
-    fn way(&mut self, from: usize, to: usize) -> Option<&mut Way> {
-        self.ways.get_mut(from * self.nodes + to)
+    fn way(&mut self, from: usize, to: usize) -> &mut Way {
+        let Self { seed, nodes, common, special, healed, .. } = self;
+        self.ways.entry((from, to)).or_insert_with(|| {
+            let special = special.iter().find(|way| (way.from, way.to) == (from, to));
+            let own = special.map_or(&*common, |way| &way.link).clone();
+            let model = if *healed { well(&own) } else { own.clone() };
+            Way { own, model, link: Link::new(*seed, 100 + (from * *nodes + to) as u64) }
+        })
     }
 
     /// Replaces what a direction does to frames.
     pub(crate) fn set(&mut self, from: usize, to: usize, model: LinkModel) {
-        if let Some(way) = self.way(from, to) {
-            way.model = model;
-        }
+        self.way(from, to).model = model;
     }
 
     /// Makes a direction what it was before a fault changed it.
     pub(crate) fn reset(&mut self, from: usize, to: usize) {
-        if let Some(way) = self.way(from, to) {
-            way.model = way.own.clone();
-        }
+        let way = self.way(from, to);
+        way.model = way.own.clone();
     }
 
     /// No more loss, duplication, corruption or cuts; delays and bandwidth are what they were.
     pub(crate) fn heal(&mut self) {
-        for way in &mut self.ways {
-            let LinkModel { delay, bytes_per_second, queue, .. } = way.own.clone();
-            way.model = LinkModel { delay, bytes_per_second, queue, ..LinkModel::default() };
+        self.healed = true;
+        for way in self.ways.values_mut() {
+            way.model = well(&way.own);
         }
         self.cuts.clear();
         self.astray.clear();
@@ -158,7 +173,7 @@ impl SimNet {
 
     /// The longest a packet takes.
     pub(crate) fn delay_max(&mut self, from: usize, to: usize) -> u64 {
-        self.way(from, to).map_or(0, |way| way.model.delay.max().ms())
+        self.way(from, to).model.delay.max().ms()
     }
 
     /// Whether the next frame of a direction is to vanish, by the wish of a story.
@@ -171,7 +186,7 @@ impl SimNet {
         let twice =
             !self.duplicate_next.is_empty() && takes_one(&mut self.duplicate_next, (from, to));
         let cut = self.is_cut(from, to, now);
-        let Some(way) = self.way(from, to) else { return Packet::Lost };
+        let way = self.way(from, to);
         let up = |micros: link::Micros| micros.0.div_ceil(1_000);
         match way.link.pass(now * 1_000, len, &way.model) {
             Fate::Arrives { .. } if cut => Packet::Lost,

@@ -31,6 +31,9 @@ pub(crate) struct Node {
     /// Counts starts, so that what belongs to an earlier life is recognised.
     pub(crate) life: u64,
     pub(crate) live: Option<Live>,
+    /// Bytes of all packets and objects of tracks it has sent.
+    pub(crate) sent_bytes: u64,
+    pub(crate) sent_objects: u64,
 }
 
 /// What a running node has in memory.

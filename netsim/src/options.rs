@@ -3,7 +3,7 @@
 mod swarm;
 
 use crate::net::Mode;
-use crate::scenario::{Arena, DiskModel, Fault, LinkOf, Policy};
+use crate::scenario::{Arena, DiskModel, Fault, LinkOf, Policy, RelayModel};
 use crate::tuning::Tuning;
 use link::{Delay, LinkModel, Micros};
 use proto::backoff::Backoff;
@@ -33,8 +33,16 @@ pub struct Options {
     pub seed: u64,
     /// Nodes.
     pub nodes: usize,
+    /// A MOQT relay that all nodes have a link with, instead of links with each other. In faults and links
+    /// its number is the one after the last node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay: Option<RelayModel>,
+    /// Whether the nodes know only the first, which knows them all.
+    pub star: bool,
     /// Obligations issued in all.
     pub transfers: u32,
+    /// Decisions for all peers of a node, beside these: one issue call each, an obligation for each peer.
+    pub decisions: u32,
     /// Obligations of one issue call, at most.
     pub issue_batch_max: u64,
     /// Time in which the nodes connect, before anything is issued or goes wrong.
@@ -250,7 +258,10 @@ impl Options {
             policy: Policy::Custody,
             seed,
             nodes: 2,
+            relay: None,
+            star: false,
             transfers: 0,
+            decisions: 0,
             issue_batch_max: 1,
             warm_up_ms: 0,
             faults_ms: 0,
@@ -360,7 +371,8 @@ impl Options {
         let agent = |node| AgentId::new(&Self::name(node)).ok();
         let kinds: BTreeSet<Kind> = KINDS.iter().filter_map(|kind| Kind::new(kind).ok()).collect();
         let peers: BTreeMap<AgentId, PeerRules> = (0..self.nodes)
-            .filter(|peer| *peer != node)
+            .filter(|peer| *peer != node && node < self.nodes)
+            .filter(|peer| !self.star || *peer == 0 || node == 0)
             .filter_map(agent)
             .map(|peer| {
                 let rules = PeerRules {

@@ -42,6 +42,14 @@ pub enum Policy {
     VolatileLedger,
 }
 
+/// A MOQT relay: it passes on what nodes publish to those that subscribed, from memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RelayModel {
+    /// Whether a decision for several peers goes to it once, for all of them, in the first attempt.
+    pub fan_out: bool,
+}
+
 /// One direction of a link that differs from the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -200,6 +208,11 @@ pub enum CrashPoint {
     BetweenOutputs,
 }
 
+/// Nodes of a scenario, each of which may deal with each other.
+const NODES_MAX: usize = 64;
+/// The same, if all deal with the first only.
+const STAR_NODES_MAX: usize = 1 << 14;
+
 impl Options {
     /// Reads a scenario file.
     ///
@@ -221,18 +234,31 @@ impl Options {
 
     /// Whether all it names exists and fits together.
     fn check(&self) -> Result<(), String> {
-        if !(2..=64).contains(&self.nodes) {
-            return Err(format!("nodes = {}: a scenario has 2 to 64 nodes", self.nodes));
+        let nodes_max = if self.star { STAR_NODES_MAX } else { NODES_MAX };
+        if !(2..=nodes_max).contains(&self.nodes) {
+            return Err(format!("nodes = {}: a scenario has 2 to {nodes_max} nodes", self.nodes));
         }
+        let here = self.world == Arena::Core && self.policy == Policy::Custody;
+        let only_here = self.relay.is_some() || self.star || self.decisions > 0;
+        if only_here && !here {
+            return Err("relay, star and decisions are of the core world under custody".to_owned());
+        }
+        if self.star && self.relay.is_none() {
+            return Err("star: without a relay each node has a link with each other".to_owned());
+        }
+        let last = self.nodes - usize::from(self.relay.is_none());
         let named = self.timeline.iter().flatten().flat_map(|fault| fault.what.nodes());
         let named = named
             .chain(self.links.iter().flat_map(|link| [link.from, link.to]))
             .chain(self.disks.iter().map(|disk| disk.node));
-        if let Some(node) = named.into_iter().find(|node| *node >= self.nodes) {
-            return Err(format!(
-                "node {node} is named, and there are nodes 0 to {}",
-                self.nodes - 1
-            ));
+        if let Some(node) = named.into_iter().find(|node| *node > last) {
+            return Err(format!("node {node} is named, and there are nodes 0 to {last}"));
+        }
+        let pairs = self.timeline.iter().flatten().filter_map(|fault| fault.what.pair());
+        let mut pairs = pairs.chain(self.links.iter().map(|link| (link.from, link.to)));
+        let astray = pairs.find(|(a, b)| self.relay.is_some() && *a != last && *b != last);
+        if let Some((a, b)) = astray {
+            return Err(format!("there is no link of {a} and {b}: each has one with relay {last}"));
         }
         let last = self.only.as_ref().and_then(|only| only.last());
         if let Some(last) = last.filter(|last| **last >= self.transfers) {
@@ -269,11 +295,21 @@ impl FaultKind {
         matches!(self, Self::Cut { .. } | Self::Partition { .. } | Self::Flap { .. })
     }
 
+    /// The ends of the link it is about.
+    const fn pair(&self) -> Option<(usize, usize)> {
+        match *self {
+            Self::Cut { from, to } | Self::Link { from, to, .. } => Some((from, to)),
+            Self::Partition { a, b } | Self::Flap { a, b, .. } => Some((a, b)),
+            _ => None,
+        }
+    }
+
     /// The nodes it names.
     fn nodes(&self) -> Vec<usize> {
+        if let Some((a, b)) = self.pair() {
+            return vec![a, b];
+        }
         match *self {
-            Self::Cut { from, to } | Self::Link { from, to, .. } => vec![from, to],
-            Self::Partition { a, b } | Self::Flap { a, b, .. } => vec![a, b],
             Self::Crash { node }
             | Self::CrashAt { node, .. }
             | Self::BitRot { node }
@@ -284,6 +320,7 @@ impl FaultKind {
             | Self::ClockStep { node, .. }
             | Self::Rebind { node }
             | Self::Noise { node } => vec![node],
+            _ => Vec::new(),
         }
     }
 }
@@ -327,6 +364,16 @@ mod tests {
     fn what_makes_no_sense_is_refused_by_name() {
         for (text, why) in [
             ("nodes = 1", "2 to 64 nodes"),
+            ("nodes = 65\nrelay = {}", "2 to 64 nodes"),
+            ("star = true", "without a relay"),
+            ("world = \"node\"\nrelay = {}", "of the core world"),
+            ("policy = \"at-least-once\"\ndecisions = 1", "under custody"),
+            ("relay = { fanout = true }", "fanout"),
+            ("relay = {}\ntimeline = [{ at_ms = 1, fault = \"crash\", node = 3 }]", "nodes 0 to 2"),
+            (
+                "relay = {}\ntimeline = [{ at_ms = 1, fault = \"partition\", a = 0, b = 1 }]",
+                "each has one with relay 2",
+            ),
             ("losss = 1", "losss"),
             ("timeline = [{ at_ms = 1, fault = \"crash\", node = 5 }]", "node 5"),
             ("timeline = [{ at_ms = 1, fault = \"meteor\" }]", "meteor"),

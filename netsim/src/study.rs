@@ -9,6 +9,7 @@ mod partition;
 #[cfg(feature = "node")]
 mod price;
 mod receiver;
+mod relay;
 mod row;
 
 use crate::measures::Measures;

@@ -4,6 +4,7 @@ use crate::check::Spec;
 use crate::options::{KINDS, Options};
 use link::Rng;
 use proto::custodian::Draft;
+use proto::fanout::GroupId;
 use proto::id::{AgentId, GovernedKey, Kind, ObligationId};
 use proto::payload::Payload;
 use proto::polarity::Change;
@@ -21,6 +22,7 @@ pub(crate) const TWIN: &str = "~";
 #[derive(Debug)]
 pub(crate) struct Workload {
     left: u32,
+    decisions: u32,
     calls: u64,
     count: u32,
     shared: BTreeMap<usize, u64>,
@@ -42,6 +44,8 @@ pub(crate) struct Call {
 /// Streams of issue calls and of obligations.
 const CALLS: u64 = 1 << 40;
 const OBLIGATIONS: u64 = 2 << 40;
+/// Streams of decisions.
+const DECISIONS: u64 = 4 << 40;
 
 /// What an obligation is to say.
 struct Wish {
@@ -97,7 +101,8 @@ impl Wish {
 
 impl Workload {
     pub(crate) const fn new(options: &Options) -> Self {
-        Self { left: options.transfers, calls: 0, count: 0, shared: BTreeMap::new() }
+        let (left, decisions) = (options.transfers, options.decisions);
+        Self { left, decisions, calls: 0, count: 0, shared: BTreeMap::new() }
     }
 
     /// The next issue call.
@@ -106,11 +111,11 @@ impl Workload {
         options: &Options,
         nodes: &BTreeMap<AgentId, usize>,
     ) -> Option<Call> {
-        if self.left == 0 {
-            return None;
-        }
         let number = self.calls;
         self.calls += 1;
+        if self.left == 0 {
+            return self.next_decision(options, nodes, number);
+        }
         let mut rng = Rng::new(options.seed, CALLS + number);
         let issuer = usize::try_from(rng.below(nodes.len() as u64)).ok()?;
         let at_ms = rng.below(options.faults_ms);
@@ -118,6 +123,37 @@ impl Workload {
         self.left -= u32::try_from(count).unwrap_or(self.left);
         let drafts = (0..count).flat_map(|_| self.one(options, nodes, issuer)).collect();
         Some(Call { number, issuer, at_ms, drafts })
+    }
+
+    /// The next decision for all peers of a node. Its key is its own, so that it gets the same sequence
+    /// everywhere.
+    fn next_decision(
+        &mut self,
+        options: &Options,
+        nodes: &BTreeMap<AgentId, usize>,
+        number: u64,
+    ) -> Option<Call> {
+        self.decisions = self.decisions.checked_sub(1)?;
+        let decision = self.decisions;
+        let rng = &mut Rng::new(options.seed, DECISIONS + u64::from(decision));
+        let issuer = usize::try_from(rng.below(nodes.len() as u64)).ok()?;
+        let issuer = if options.star { 0 } else { issuer };
+        let at_ms = rng.below(options.faults_ms);
+        let gid = GroupId::new(&format!("{issuer}-decision-{decision}")).ok()?;
+        let wish = Wish {
+            kind: usize::try_from(rng.below(3)).ok()?,
+            key: Some(format!("decision-{decision}")),
+            benign: false,
+            milli: rng.range(1, 1000),
+            numbered: false,
+            deadline_s: None,
+        };
+        let peers = nodes.iter().filter(|(_, peer)| **peer != issuer);
+        let drafts = peers.filter_map(|(name, peer)| {
+            let id = gid.member(name);
+            wish.draft(options, issuer, (*peer, name), id.as_str(), None)
+        });
+        Some(Call { number, issuer, at_ms, drafts: drafts.collect() })
     }
 
     fn one(
@@ -133,14 +169,17 @@ impl Workload {
         if options.only.as_ref().is_some_and(|only| !only.contains(&number)) {
             return Vec::new();
         }
-        let mut made = wish.draft(options, nodes, issuer, (target, &id), wish.deadline_s);
+        let Some(name) = nodes.iter().find(|(_, n)| **n == target).map(|(name, _)| name) else {
+            return Vec::new();
+        };
+        let mut made = wish.draft(options, issuer, (target, name), &id, wish.deadline_s);
         if let Some((draft, _)) = &mut made {
             draft.sequence = wish.numbered.then_some(u64::from(number) * 10 + 10);
         }
         let twin = (options.twin_deadline_s > 0 && !wish.benign).then(|| {
             let id = format!("{id}{TWIN}");
             let deadline = Some(options.twin_deadline_s);
-            wish.twin().draft(options, nodes, issuer, (target, &id), deadline)
+            wish.twin().draft(options, issuer, (target, name), &id, deadline)
         });
         made.into_iter().chain(twin.flatten()).collect()
     }
@@ -190,12 +229,11 @@ impl Wish {
     fn draft(
         &self,
         options: &Options,
-        nodes: &BTreeMap<AgentId, usize>,
         issuer: usize,
-        (target, id): (usize, &str),
+        (target, name): (usize, &AgentId),
+        id: &str,
         deadline_seconds: Option<u64>,
     ) -> Option<(Draft, Spec)> {
-        let name = nodes.iter().find(|(_, n)| **n == target)?.0;
         let id = ObligationId::new(id).ok()?;
         let kind = KINDS.get(self.kind)?;
         let spec = Spec {

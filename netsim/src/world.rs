@@ -10,7 +10,9 @@ pub(crate) mod metrics;
 mod nodes;
 mod noise;
 mod outside;
+mod relay;
 pub(crate) mod timeline;
+mod tracks;
 mod wire;
 
 use crate::check::{Bounds, Checker, Class, LastLook};
@@ -36,6 +38,7 @@ pub(crate) use link::RESEND_MS_MAX;
 use link::{End, Parcel};
 use outside::Client;
 pub(crate) use outside::{CLIENT_PATIENCE_MS, DOWN_PATIENCE_MS};
+use relay::Relay;
 pub(crate) use timeline::draw;
 pub(crate) use wire::PACKET_OVERHEAD;
 
@@ -140,7 +143,11 @@ pub struct World {
     by_name: BTreeMap<AgentId, usize>,
     net: SimNet,
     ends: BTreeMap<SessionId, End>,
+    /// The ends by who keeps them, oldest first.
+    kept: BTreeMap<Loop, Vec<SessionId>>,
     next_session: u64,
+    /// What is between the nodes, if they have no links with each other.
+    relay: Option<Relay>,
     dialing: BTreeMap<Loop, Dial>,
     next_dial: u64,
     pub(crate) checker: Checker,
@@ -180,7 +187,9 @@ impl World {
     /// A world by `options`, its nodes about to start.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let nodes: Vec<Node> = (0..options.nodes)
+        // A relay is the node after the last: it has a process to lose and connections, and no custody.
+        let relay = options.relay.map(|model| Relay::new(options.nodes, model));
+        let nodes: Vec<Node> = (0..options.nodes + usize::from(relay.is_some()))
             .filter_map(|n| Some((n, options.settings(n)?)))
             .map(|(n, settings)| Node {
                 id: settings.me.clone(),
@@ -192,9 +201,12 @@ impl World {
                 armed: None,
                 life: 0,
                 live: None,
+                sent_bytes: 0,
+                sent_objects: 0,
             })
             .collect();
-        let names: Vec<AgentId> = nodes.iter().map(|node| node.id.clone()).collect();
+        let cores = nodes.iter().take(options.nodes);
+        let names: Vec<AgentId> = cores.map(|node| node.id.clone()).collect();
         let seed = options.seed;
         let timeline = options.timeline.clone().unwrap_or_else(|| timeline::draw(&options));
         let mut world = Self {
@@ -204,7 +216,9 @@ impl World {
             by_name: names.iter().cloned().zip(0..).collect(),
             net: SimNet::new(&options),
             ends: BTreeMap::new(),
+            kept: BTreeMap::new(),
             next_session: 1,
+            relay,
             dialing: BTreeMap::new(),
             next_dial: 0,
             checker: Checker::new(bounds(&options, &timeline), names),
@@ -318,7 +332,11 @@ impl World {
                 self.pump(node);
             }
             Event::Alarm { node, at, .. } => self.alarm(node, at),
-            Event::Deliver { to, parcel } => self.deliver(to, parcel.frame),
+            Event::Deliver { to, .. } if self.relay_stands_still(to).is_some() => {
+                let until = self.relay_stands_still(to).unwrap_or(self.now);
+                self.schedule(until, event);
+            }
+            Event::Deliver { to, parcel } => self.deliver(to, parcel.load),
             Event::Resend { session, parcel } => self.resend(session, parcel),
             Event::Flight { of, dial, flight, wait_ms } => self.flight(of, dial, flight, wait_ms),
             Event::Dialed { of, dial } => self.dialed(of, dial),
@@ -344,6 +362,9 @@ impl World {
     pub(crate) fn plan(&mut self) {
         let from = self.now;
         self.begun = from;
+        for node in &mut self.nodes {
+            (node.sent_bytes, node.sent_objects) = (0, 0);
+        }
         for (fault, begins) in (0..).zip(self.timeline.iter().map(|fault| fault.at_ms)) {
             self.queue.insert((from + begins, self.next_seq), Event::FaultBegins { fault });
             self.next_seq += 1;
@@ -472,6 +493,7 @@ pub(crate) fn bounds(options: &Options, timeline: &[Fault]) -> Bounds {
         .map(|way| way.link.delay.max().ms())
         .chain([options.link.delay.max().ms()])
         .max();
+    let hops = if options.relay.is_some() { 2 } else { 1 };
     let narrow = options.link.bytes_per_second > 0
         || options.links.iter().any(|way| way.link.bytes_per_second > 0);
     Bounds {
@@ -479,7 +501,7 @@ pub(crate) fn bounds(options: &Options, timeline: &[Fault]) -> Bounds {
         weights: Options::weights(),
         late_ms_max: 2_000 + 4 * commits + options.skew_ms * 2,
         settle_ms_max: 3 * options.backoff.cap_ms
-            + 10 * delay_ms.unwrap_or(0)
+            + hops * 10 * delay_ms.unwrap_or(0)
             + 4 * commits
             + options.idle_ms
             + options.handshake_ms

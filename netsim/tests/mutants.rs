@@ -6,7 +6,8 @@
 
 use netsim::shrink::{broken, shrink};
 use netsim::{
-    Chance, Delay, Fault, FaultKind, HandlerModel, LinkModel, LinkOf, Micros, Mode, Options, run,
+    Chance, Delay, Fault, FaultKind, HandlerModel, LinkModel, LinkOf, Micros, Mode, Options,
+    RelayModel, run,
 };
 use proto::backoff::Backoff;
 use proto::mutant::Mutant;
@@ -204,6 +205,34 @@ fn ps1_what_is_seen_before_it_is_durable() {
 #[test]
 fn cr1_a_driver_that_outlives_a_failed_commit() {
     fires(Mutant::IgnoresFailure, &["AB-1", "PS-1"], swarm);
+}
+
+/// Decisions for many through a relay, which crashes when it has them.
+fn relayed(seed: u64) -> Options {
+    let nodes = 9;
+    let crash = FaultKind::Crash { node: nodes };
+    Options {
+        nodes,
+        relay: Some(RelayModel { fan_out: seed.is_multiple_of(2) }),
+        star: true,
+        decisions: 1,
+        warm_up_ms: 2_000,
+        faults_ms: 1,
+        heal_after_ms: 20_000,
+        timeline: Some(vec![Fault { at_ms: 8, for_ms: 3_000, what: crash }]),
+        ..Options::quiet(seed)
+    }
+}
+
+#[test]
+fn ab3_a_relay_that_is_taken_for_its_readers() {
+    for seed in [0, 1] {
+        fires(Mutant::RelayIsAck, &["AB-3", "PS-1"], |_| relayed(seed));
+        // Its principal is told that it is applied, and nobody has applied it: lost silently.
+        let report = run(&Options { mutant: Some(Mutant::RelayIsAck), ..relayed(seed) });
+        let silent = "its receiver's ledger says None";
+        assert!(report.violations[0].detail.contains(silent), "{:?}", report.violations);
+    }
 }
 
 #[test]

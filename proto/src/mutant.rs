@@ -94,11 +94,13 @@ pub enum Mutant {
     ReleasesEarly,
     /// A driver that goes on after a commit that failed (PS-1).
     IgnoresFailure,
+    /// A driver that takes it for an ack that a relay has an object (AB-3, PS-1).
+    RelayIsAck,
 }
 
 impl Mutant {
     /// All there are.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 41] = [
         Self::TakesInadmissible,
         Self::EscalatesBestEffort,
         Self::SkipsPending,
@@ -139,6 +141,7 @@ impl Mutant {
         Self::StopsRetrying,
         Self::ReleasesEarly,
         Self::IgnoresFailure,
+        Self::RelayIsAck,
     ];
 }
 

@@ -88,9 +88,7 @@ impl Checker {
             let met = |met: &&(u64, usize)| met.0 >= since && met.1 == entry.spec.target;
             entry.repeats =
                 u32::try_from(view.sessions.iter().filter(met).count()).unwrap_or(u32::MAX);
-            if entry.pending.is_none() {
-                *view.pending_to.entry(entry.spec.target).or_default() += 1;
-            }
+            view.pending_to.entry(entry.spec.target).or_default().insert(*num);
             entry.pending = Some(*num);
             entry.issued_at = at;
             entry.deadline_at = Some(obligation.deadline_at());
@@ -141,12 +139,13 @@ impl Checker {
                 }
                 continue;
             }
-            if entry.pending.take().is_none() {
+            let num = entry.pending.take();
+            if num.is_none() {
                 breach("TS-1", format!("{id} ended without having been pending"));
             }
             entry.lands(&mut view.flights);
-            if let Some(count) = view.pending_to.get_mut(&entry.spec.target) {
-                *count = count.saturating_sub(1);
+            if let (Some(nums), Some(num)) = (view.pending_to.get_mut(&entry.spec.target), num) {
+                nums.remove(&num);
             }
             entry.terminal = Some(outcome.terminal);
             entry.ended_at = at;
@@ -249,7 +248,8 @@ impl Checker {
                 breach("BD-1", format!("{pending} obligations are pending, {max} allowed"));
             }
             let max = self.bounds.pending_per_peer_max;
-            for (peer, count) in view.pending_to.iter().filter(|(_, count)| **count > max) {
+            for (peer, nums) in view.pending_to.iter().filter(|(_, nums)| nums.len() > max) {
+                let count = nums.len();
                 breach("BD-1", format!("{count} obligations are pending to {peer}, {max} allowed"));
             }
         }

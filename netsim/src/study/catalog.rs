@@ -2,7 +2,7 @@
 
 #[cfg(feature = "node")]
 use super::price;
-use super::{Study, latency, partition, receiver};
+use super::{Study, latency, partition, receiver, relay};
 
 /// The studies there are.
 pub const STUDIES: &[Study] = &[
@@ -12,6 +12,7 @@ pub const STUDIES: &[Study] = &[
     latency::RECOVERY,
     receiver::SLOW_RECEIVER,
     receiver::BASELINES,
+    relay::RELAY_FANOUT,
     #[cfg(feature = "node")]
     price::PRICE,
 ];

@@ -87,6 +87,16 @@ impl Row {
         ] {
             values.push((name.to_owned(), number(value)));
         }
+        let runs = sum.seeds.max(1) as f64;
+        let many = m.settled.count() > 0;
+        for (name, value) in [
+            ("settled_p50_ms", m.settled.quantile_ms(0.5)),
+            ("settled_max_ms", m.settled.max_ms()),
+            ("custodian_bytes_mean", many.then_some(m.custodian_bytes as f64 / runs)),
+            ("custodian_objects_mean", many.then_some(m.custodian_objects as f64 / runs)),
+        ] {
+            values.push((name.to_owned(), number(value)));
+        }
         Self { params, values, curve: curve(&m.latency, m.transfers) }
     }
 

@@ -38,13 +38,33 @@ pub(crate) struct Dial {
 impl World {
     /// The loop by which a node keeps a session with a peer.
     fn loop_of(&self, n: usize, peer: usize) -> Loop {
-        if self.options.both_dial { (n, peer) } else { (n.min(peer), n.max(peer)) }
+        let one = !self.options.both_dial || self.relay.is_some();
+        if one { (n.min(peer), n.max(peer)) } else { (n, peer) }
+    }
+
+    /// Sessions that a loop keeps, oldest first.
+    fn kept_by(&self, of: Loop) -> impl Iterator<Item = (SessionId, &End)> {
+        let sessions = self.kept.get(&of).into_iter().flatten();
+        sessions.filter_map(|session| Some((*session, self.ends.get(session)?)))
+    }
+
+    pub(super) fn add_end(&mut self, session: SessionId, end: End) {
+        self.kept.entry(end.of).or_default().push(session);
+        self.ends.insert(session, end);
+    }
+
+    pub(super) fn remove_end(&mut self, session: SessionId) -> Option<End> {
+        let end = self.ends.remove(&session)?;
+        if let Some(kept) = self.kept.get_mut(&end.of) {
+            kept.retain(|other| *other != session);
+        }
+        Some(end)
     }
 
     /// Whether a loop has no session that both its ends know of.
     fn lacks_session(&self, of: Loop) -> bool {
-        let mut ends = self.ends.values().filter(|end| end.of == of);
-        if self.options.both_dial {
+        let mut ends = self.kept_by(of).map(|(_, end)| end);
+        if self.options.both_dial && self.relay.is_none() {
             return !ends.any(|end| end.node == of.0);
         }
         let (mut first, mut second) = (false, false);
@@ -72,7 +92,12 @@ impl World {
     }
 
     fn dial(&mut self, of: Loop, from: usize, to: usize, failures: u32) {
-        let (from, to) = if self.is_up(from) { (from, to) } else { (to, from) };
+        // A relay dials nobody.
+        let (from, to) = match self.relay.is_some() {
+            true => of,
+            false if self.is_up(from) => (from, to),
+            false => (to, from),
+        };
         if !self.is_up(from) || (self.options.both_dial && from != of.0) {
             return;
         }
@@ -129,7 +154,7 @@ impl World {
     /// needed.
     fn heard_since(&self, of: Loop, from: usize, at: u64) -> bool {
         !self.lacks_session(of)
-            && self.ends.values().any(|end| end.of == of && end.node == from && end.heard_at > at)
+            && self.kept_by(of).any(|(_, end)| end.node == from && end.heard_at > at)
     }
 
     fn dial_failed(&mut self, of: Loop) {
@@ -160,8 +185,7 @@ impl World {
             return self.dial_failed(of);
         }
         self.dialing.remove(&of);
-        let older: Vec<SessionId> =
-            self.ends.iter().filter(|(_, end)| end.of == of).map(|(session, _)| *session).collect();
+        let older: Vec<SessionId> = self.kept_by(of).map(|(session, _)| session).collect();
         for session in older {
             let at = self.now + self.drawn(session, 1).range(0, DRAIN_MS_MAX);
             self.schedule(at, Event::EndDown { session });
@@ -172,12 +196,18 @@ impl World {
         for (session, node, peer) in [(first, from, to), (super::link::other(first), to, from)] {
             let heard_at = self.now;
             let end = End { node, peer, heard_at, of, lost_since: None, lost_bytes: 0 };
-            self.ends.insert(session, end);
+            self.add_end(session, end);
+            if self.relay.is_some() {
+                continue;
+            }
             self.checker.session(self.now, node, peer, session, true);
             let Some(id) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
             let window = self.options.window;
             self.input(node, proto::custody::Input::SessionUp { session, peer: id, window });
             self.ask_status(node, peer, session);
+        }
+        if self.relay.is_some() {
+            self.hop_up(first, from);
         }
         if self.net.cut_since(from, to, self.now).is_some() {
             self.idle_later(first);
@@ -191,9 +221,10 @@ impl World {
             return;
         }
         let Some(peer) = self.by_name.get(peer).copied() else { return };
+        let peer = self.relay.as_ref().map_or(peer, |relay| relay.node);
         let of = self.loop_of(n, peer);
-        let newest = self.ends.values().filter(|end| end.of == of && end.node == n);
-        let heard_at = newest.map(|end| end.heard_at).max();
+        let newest = self.kept_by(of).filter(|(_, end)| end.node == n);
+        let heard_at = newest.map(|(_, end)| end.heard_at).max();
         if heard_at.is_some_and(|at| self.now - at >= SILENT_MS) && !self.dialing.contains_key(&of)
         {
             self.note(Some(n), || format!("races its silent session with {peer}"));
@@ -205,7 +236,7 @@ impl World {
     /// from the new one.
     pub(super) fn rebind(&mut self, n: usize, fault: usize) {
         let mut rng = ::link::Rng::new(self.options.seed, 60_000 + fault as u64);
-        for peer in (0..self.nodes.len()).filter(|peer| *peer != n) {
+        for peer in self.neighbours(n) {
             // At the latest the next keep-alive tells them, half the idle time from now.
             let told_ms = 1 + rng.below(self.options.idle_ms / 2 + 1);
             let until = self.now + told_ms + self.net.delay_max(n, peer);
@@ -226,6 +257,14 @@ impl World {
         if whole {
             self.dial_anew(a, b);
         }
+    }
+
+    /// The nodes a node has a link with: the relay, or all others.
+    pub(super) fn neighbours(&self, n: usize) -> impl Iterator<Item = usize> + use<> {
+        let relay = self.relay.as_ref().map(|relay| relay.node);
+        (0..self.nodes.len()).filter(move |peer| {
+            *peer != n && relay.is_none_or(|relay| n == relay || *peer == relay)
+        })
     }
 
     /// Names of all nodes, by number.

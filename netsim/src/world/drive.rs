@@ -180,10 +180,15 @@ impl World {
             Some(_) => outputs.clear(),
             None => {}
         }
+        let mut offers = Vec::new();
         for output in outputs {
             self.checker.released(self.now, n, &output);
-            self.act(n, output);
+            match output {
+                Output::Offers { .. } if self.fans_out() => offers.push(output),
+                output => self.act(n, output),
+            }
         }
+        self.fan_out(n, offers);
         if armed.is_some() {
             self.crash_at(n, armed);
         }

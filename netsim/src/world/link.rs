@@ -1,6 +1,7 @@
 //! Sessions between nodes, and the frames on them.
 
 use super::dial::Loop;
+use super::relay::Moqt;
 use super::wire::{PACKET_ROOM, damaged, frame_len, packet_len, packets, told};
 use super::{Event, World};
 use crate::check::Class;
@@ -16,10 +17,27 @@ pub(crate) const RESEND_MS_MAX: u64 = 10_000;
 /// Bytes a connection has under way at most before it has heard how much the path takes (RFC 9002, 7.2).
 const WINDOW_BYTES: usize = 14_720;
 
+/// What a session carries: frames from node to node, or what a node and a relay say to each other.
+#[derive(Clone, Debug)]
+pub(crate) enum Load {
+    Frame(Frame),
+    Moqt(Moqt),
+}
+
+impl Load {
+    /// For people.
+    fn told(&self) -> String {
+        match self {
+            Self::Frame(frame) => told(frame),
+            Self::Moqt(moqt) => moqt.told(),
+        }
+    }
+}
+
 /// A frame on its way.
 #[derive(Debug)]
 pub(crate) struct Parcel {
-    pub(super) frame: Frame,
+    pub(super) load: Load,
     /// Bytes of the frame.
     len: usize,
     /// Packets that have not got through.
@@ -53,20 +71,29 @@ impl World {
         self.custody(n)?.current_session(peer)
     }
 
+    /// Sessions that the core of a node has, and with whom.
+    pub(super) fn known_to(&self, n: usize) -> Vec<(SessionId, usize)> {
+        match &self.relay {
+            Some(relay) => relay.known_to(n),
+            None => {
+                let ends = self.ends.iter().filter(|(_, end)| end.node == n);
+                ends.map(|(session, end)| (*session, end.peer)).collect()
+            }
+        }
+    }
+
     /// Session ends of a node, any peer.
     pub(super) fn sessions_of(&self, n: usize) -> Vec<SessionId> {
         self.ends.iter().filter(|(_, end)| end.node == n).map(|(session, _)| *session).collect()
     }
 
-    pub(super) fn peer_of(&self, session: SessionId) -> Option<usize> {
-        self.ends.get(&session).map(|end| end.peer)
-    }
-
     /// Sends a frame from this end of a session.
     pub(super) fn send(&mut self, session: SessionId, frame: Frame, unreliable: bool) {
+        if self.relay.is_some() {
+            return self.publish(session, frame);
+        }
         let Some(end) = self.ends.get(&session) else { return };
-        let (from, to) = (end.node, end.peer);
-        self.frames += 1;
+        let from = end.node;
         let mut frame = frame;
         if self.options.wire {
             let bytes = frame.encode();
@@ -84,11 +111,19 @@ impl World {
         }
         let len = frame_len(&frame);
         debug_assert_eq!(len, frame.encode().len(), "{frame:?}");
-        self.note(Some(from), || format!("to {to} on session {}: {}", session.0, told(&frame)));
         let lossy = unreliable || self.options.mode == Mode::Datagrams;
+        self.carry(session, Load::Frame(frame), len, lossy);
+    }
+
+    /// Sends `len` bytes from this end of a session.
+    pub(super) fn carry(&mut self, session: SessionId, load: Load, len: usize, lossy: bool) {
+        let Some(end) = self.ends.get(&session) else { return };
+        let (from, to) = (end.node, end.peer);
+        self.frames += 1;
+        self.note(Some(from), || format!("to {to} on session {}: {}", session.0, load.told()));
         let resend_ms = (!lossy).then(|| 2 * self.net.delay_max(from, to) + 10);
         let left = packets(len);
-        let parcel = Box::new(Parcel { frame, len, left, ready_at: self.now, resend_ms });
+        let parcel = Box::new(Parcel { load, len, left, ready_at: self.now, resend_ms });
         if let Some(probe) = resend_ms.and_then(|first| self.probe_after(session, first)) {
             return self.schedule(self.now + probe, Event::Resend { session, parcel });
         }
@@ -121,6 +156,9 @@ impl World {
         for left in (0..parcel.left).rev() {
             let len = packet_len(parcel.len, left);
             self.bytes += len as u64;
+            if let Some(node) = self.nodes.get_mut(from) {
+                node.sent_bytes += len as u64;
+            }
             match self.net.packet(from, peer, self.now, len) {
                 Packet::Lost => lost += 1,
                 Packet::Arrives { after, again } => {
@@ -128,7 +166,7 @@ impl World {
                     second = again.filter(|_| parcel.len <= PACKET_ROOM);
                 }
                 Packet::Damaged { after, bits } => {
-                    if self.misread(session, &parcel.frame, bits, after) {
+                    if self.misread(session, &parcel.load, bits, after) {
                         return;
                     }
                     lost += 1;
@@ -137,7 +175,7 @@ impl World {
         }
         if lost == 0 {
             if let Some(second) = second {
-                let copy = Parcel { frame: parcel.frame.clone(), ..*parcel };
+                let copy = Parcel { load: parcel.load.clone(), ..*parcel };
                 let event = Event::Deliver { to, parcel: Box::new(copy) };
                 self.schedule(self.now + second, event);
             }
@@ -155,14 +193,21 @@ impl World {
                 parcel.resend_ms = Some((wait_ms * 2).min(RESEND_MS_MAX));
                 self.schedule(self.now + wait_ms, Event::Resend { session, parcel });
             }
-            None => self.note(Some(from), || format!("lost to {peer}: {}", told(&parcel.frame))),
+            None => self.note(Some(from), || format!("lost to {peer}: {}", parcel.load.told())),
         }
     }
 
     /// A frame some bits of which are flipped reaches its reader. One that does not decode is a
     /// fault of the peer and ends the session; returns whether it did. One that does is dropped: an
     /// AEAD that misses it is none.
-    fn misread(&mut self, session: SessionId, frame: &Frame, bits: u64, after: u64) -> bool {
+    fn misread(&mut self, session: SessionId, load: &Load, bits: u64, after: u64) -> bool {
+        let frame = match load {
+            Load::Frame(frame) => frame,
+            Load::Moqt(moqt) => {
+                self.altered(session, moqt, bits);
+                return false;
+            }
+        };
         match damaged(frame, bits) {
             Some(Err(error)) => {
                 self.note(None, || format!("session {} ends: {error}", session.0));
@@ -193,13 +238,13 @@ impl World {
         self.route(session, parcel);
     }
 
-    pub(super) fn deliver(&mut self, session: SessionId, frame: Frame) {
+    pub(super) fn deliver(&mut self, session: SessionId, load: Load) {
         let Some(end) = self.ends.get_mut(&session) else { return };
         end.heard_at = self.now;
         (end.lost_since, end.lost_bytes) = (None, 0);
         let (node, peer) = (end.node, end.peer);
         self.net.found(node, peer);
-        self.note(Some(node), || format!("from {peer} on session {}: {}", session.0, told(&frame)));
+        self.note(Some(node), || format!("from {peer} on session {}: {}", session.0, load.told()));
         // Its ack goes back, whatever the frame says.
         if !self.net.is_cut(node, peer, self.now)
             && let Some(sender) = self.ends.get_mut(&other(session))
@@ -207,6 +252,10 @@ impl World {
             sender.heard_at = self.now;
             (sender.lost_since, sender.lost_bytes) = (None, 0);
         }
+        let frame = match load {
+            Load::Frame(frame) => frame,
+            Load::Moqt(moqt) => return self.moqt_arrives(session, node, moqt),
+        };
         let input = match frame {
             Frame::Offers { first_ref, items } => {
                 self.checker.offered(node, peer, session, first_ref, &items);
@@ -251,21 +300,27 @@ impl World {
         {
             return self.schedule(until, Event::EndDown { session });
         }
-        let Some(end) = self.ends.remove(&session) else { return };
+        let Some(end) = self.remove_end(session) else { return };
         self.note(Some(end.node), || format!("session {} with {} is down", session.0, end.peer));
-        self.checker.session(self.now, end.node, end.peer, session, false);
-        self.input(end.node, Input::SessionDown { session });
+        if self.relay.is_some() {
+            self.hop_down(session, end.node);
+        } else {
+            self.checker.session(self.now, end.node, end.peer, session, false);
+            self.input(end.node, Input::SessionDown { session });
+        }
         if self.ends.contains_key(&other(session)) {
             let at = self.now + self.drawn(session, 2).range(0, self.options.idle_ms);
             self.schedule(at, Event::EndDown { session: other(session) });
         }
-        self.dial_if_needed(end.node, end.peer);
+        if !self.is_relay(end.node) {
+            self.dial_if_needed(end.node, end.peer);
+        }
     }
 
     /// All ends of a node that died are gone; the others notice after a while.
     pub(super) fn ends_of_dead(&mut self, n: usize) {
         for session in self.sessions_of(n) {
-            self.ends.remove(&session);
+            self.remove_end(session);
             let at = self.now + self.drawn(session, 3).range(1, self.options.idle_ms);
             self.schedule(at, Event::EndDown { session: other(session) });
         }
@@ -337,6 +392,9 @@ impl World {
 
     /// Puts offers into a node as if they came from `peer`, on the session they share.
     pub(crate) fn inject_offers(&mut self, session: SessionId, first_ref: u64, items: Vec<Bytes>) {
-        self.deliver(session, Frame::Offers { first_ref, items });
+        if self.relay.is_some() {
+            return self.offers_arrive(session, Default::default(), items);
+        }
+        self.deliver(session, Load::Frame(Frame::Offers { first_ref, items }));
     }
 }

@@ -17,7 +17,17 @@ impl World {
         let syncs = self.nodes.iter().map(|node| node.store.commits()).sum();
         let from = Measures { bytes: self.bytes, syncs, ..Measures::default() };
         let willing = |id: &ObligationId| self.handler.willing(id);
-        measured(from, &self.checker, &self.options, &self.timeline, self.now, willing)
+        let mut measures =
+            measured(from, &self.checker, &self.options, &self.timeline, self.now, willing);
+        if let (true, Some(first)) = (self.options.star, self.nodes.first()) {
+            measures.custodian_bytes = first.sent_bytes;
+            measures.custodian_objects = first.sent_objects;
+            let ended = self.checker.entries().filter_map(|entry| {
+                Some(entry.ended_at().checked_sub(entry.seen.asked_at?)?.saturating_mul(1_000))
+            });
+            ended.max().into_iter().for_each(|us| measures.settled.record(us));
+        }
+        measures
     }
 }
 

@@ -70,8 +70,11 @@ impl World {
         self.checker.up(now, n);
         self.note(Some(n), || "starts".to_owned());
         self.pump_soon(n);
-        for peer in 0..self.nodes.len() {
-            self.dial_anew(n, peer);
+        // Who comes back to a relay does so by itself.
+        if !self.is_relay(n) {
+            for peer in self.neighbours(n) {
+                self.dial_anew(n, peer);
+            }
         }
     }
 
@@ -117,6 +120,7 @@ impl World {
         self.note(Some(n), || "is killed".to_owned());
         self.dialing.retain(|_, dial| dial.from != n);
         self.ends_of_dead(n);
+        self.relay_of_dead(n);
         if let Some(down_ms) = down_ms {
             self.schedule(now + down_ms, Event::Restart { node: n });
         }

@@ -13,9 +13,8 @@ impl World {
     /// Something no honest peer would send, or that came out of nowhere.
     pub(super) fn noise(&mut self, n: usize, fault: usize) {
         let mut rng = Rng::new(self.options.seed, 70_000 + fault as u64);
-        let sessions = self.sessions_of(n);
-        let Some(session) = rng.pick(&sessions) else { return };
-        let Some(peer) = self.peer_of(session) else { return };
+        let sessions = self.known_to(n);
+        let Some((session, peer)) = rng.pick(&sessions) else { return };
         let Some(from) = self.nodes.get(peer).map(|node| node.id.clone()) else { return };
         let first = 1_000_000 + rng.below(1_000);
         let refs = vec![RefRange { first, count: 1 + rng.below(1 << 20) }];

@@ -32,7 +32,8 @@ pub(super) fn set_right(options: &Options, node: usize, clock: &Clock) -> i64 {
 /// Draws the faults of a run from its seed and counts.
 pub(crate) fn draw(options: &Options) -> Vec<Fault> {
     let rng = &mut Rng::new(options.seed, 9);
-    let nodes = options.nodes as u64;
+    // A relay can be killed like a node.
+    let nodes = options.nodes as u64 + u64::from(options.relay.is_some());
     let node = |rng: &mut Rng| usize::try_from(rng.below(nodes)).unwrap_or(0);
     let mut faults = Vec::new();
     for n in 0..options.partitions + options.one_way_cuts {
@@ -68,6 +69,9 @@ fn pair(options: &Options, rng: &mut Rng) -> (usize, usize) {
     let nodes = options.nodes as u64;
     let a = usize::try_from(rng.below(nodes)).unwrap_or(0);
     let b = (a + 1 + usize::try_from(rng.below(nodes - 1)).unwrap_or(0)) % options.nodes;
+    if options.relay.is_some() {
+        return if rng.chance(500) { (a, options.nodes) } else { (options.nodes, a) };
+    }
     (a, b)
 }
 
