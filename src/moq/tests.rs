@@ -1,3 +1,5 @@
+use super::link::Requests;
+use super::track::{Incoming, Outgoing, TrackError};
 use super::*;
 use crate::init::ca::{DevCa, valid_days};
 use crate::tls::{self, TlsIdentity};
@@ -209,3 +211,6 @@ async fn an_ack_overtakes_bulk_that_was_sent_before_it() {
     let pair = Pair::new().await;
     assert!(!ack_overtakes_bulk(raw(pair.client.clone()), raw(pair.server.clone())).await);
 }
+
+mod hostile;
+mod signed;

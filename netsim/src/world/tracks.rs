@@ -117,7 +117,9 @@ impl World {
     /// Says hello to the other end of a path.
     pub(super) fn greet(&mut self, path: SessionId) {
         let Some((_, peer, _)) = self.ends_of(path) else { return };
-        let hello = Hello { in_flight_max: self.options.window as u64, seal_key: None };
+        // No object is lost for want of a reader here, so that nothing is to be answered.
+        let in_flight_max = self.options.window as u64;
+        let hello = Hello { in_flight_max, seal_key: None, answers: None, up: true };
         self.object_to(path, Track::To(peer), Content::Hello, vec![hello.encode()]);
     }
 
