@@ -20,25 +20,25 @@ pub(crate) use crate::tls::ALPN_MOQT as ALPN;
 
 /// Requests that we keep open in one session: subscriptions, announcements. `moq-transport` stalls without a word
 /// at 128 from a peer, and `moq-relay-ietf` 0.8.0 at 100.
-pub const REQUESTS_MAX: usize = 90;
+pub(crate) const REQUESTS_MAX: usize = 90;
 /// Requests a peer may have open in one session.
 pub(crate) const PEER_REQUESTS_MAX: u32 = 128;
 /// Requests of one session in all, after which it is given up for a new one: the library ends at 65,536.
-pub const REQUESTS_TOTAL_MAX: u64 = 60_000;
+pub(crate) const REQUESTS_TOTAL_MAX: u64 = 60_000;
 /// How long the other side may take to answer a request.
-pub const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 /// Peers of one session with a relay: each has two requests of ours open and two of its own, and there is room for
 /// those of all.
-pub const PEERS_PER_SESSION_MAX: usize = 40;
+pub(crate) const PEERS_PER_SESSION_MAX: usize = 40;
 /// Prefixes of namespaces that we ask a relay for; with more peers we ask for all there are.
 pub(crate) const PREFIXES_MAX: usize = 8;
 /// Batches that may come from a peer before the session with it is up.
 pub(crate) const OBJECTS_EARLY_MAX: usize = 64;
 /// Groups of one session on their way at a time; what comes further waits, and is put together. Below the 128
 /// that the library sends at once, and the 1,024 that may be unacknowledged.
-pub const GROUPS_FLYING_MAX: usize = 64;
+pub(crate) const GROUPS_FLYING_MAX: usize = 64;
 /// Groups of one track that are read at a time; the library ends a subscription 1,024 behind.
-pub const GROUPS_READ_MAX: usize = 256;
+pub(crate) const GROUPS_READ_MAX: usize = 256;
 
 /// A namespace of these fields.
 pub(crate) fn namespace<T: AsRef<str>>(fields: &[T]) -> TrackNamespace {

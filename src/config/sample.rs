@@ -5,7 +5,7 @@ use super::kinds::{KINDS, WEBHOOK_TIMEOUT_MS};
 use super::section::Section;
 use super::{
     A2aConfig, ApiConfig, CustodyConfig, EscalationConfig, HostPort, LogConfig, McpConfig,
-    QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
+    MoqConfig, QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
 };
 use proto::id::AgentId;
 use std::fmt::Write as _;
@@ -78,6 +78,24 @@ const PEERS_HEAD: &str = r##"
 #   obligation_endpoint = "https://…"        deliver to it by that HTTP binding, not by QUIC
 #   custody_ack_endpoint = "https://…"       where it takes later acks by HTTP
 #   agent_card = "https://…"                 deliver to it in A2A messages, as its card says, not by QUIC
+#   binding = "moqt"                         obligations go to it over MOQT; by default "native"
+#   relay = "eu"                             the same by a relay, which needs no address
+#   groups = ["agents"]                      groups it may address us as a member of
+"##;
+
+const RELAYS: &str = r##"
+# Relays of MOQT, one table each, at most 16: both sides dial them, and meet there under the same path.
+#
+#   [[relays]]
+#   name = "eu"                              by which [[peers]] speak of it
+#   url = "moqt://relay.example.org:4443/x"  where it is; the path is the scope
+#   ca = "relay-ca.pem"                      CA certificates that its certificate must chain to
+#
+# Groups of peers that one decision can be issued to, one table each, at most 64.
+#
+#   [[groups]]
+#   name = "agents"                          members know it by that name, too
+#   members = ["spiffe://example.org/agent/b"]
 "##;
 
 const GATE: &str = r##"
@@ -120,9 +138,11 @@ impl Sample<'_> {
         section::<WeightsConfig>(&mut out, &[]);
         section::<A2aConfig>(&mut out, &[]);
         section::<McpConfig>(&mut out, &[]);
+        section::<MoqConfig>(&mut out, &[]);
         section::<EscalationConfig>(&mut out, &[]);
         section::<LogConfig>(&mut out, &[]);
         kinds(&mut out);
+        out.push_str(RELAYS);
         out.push_str(GATE);
         out.push_str(MCP_SERVERS);
         self.peers(&mut out);

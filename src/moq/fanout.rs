@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// Decisions that may be published on a group's track at a time; members get further ones each by itself.
-pub const DECISIONS_MAX: usize = 1_024;
+pub(crate) const DECISIONS_MAX: usize = 1_024;
 /// How long after its issue a decision may still be published so.
 const PUBLISH_TIME_MAX: Duration = Duration::from_secs(30);
 /// Objects that wait for a group's track.
