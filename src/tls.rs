@@ -323,21 +323,7 @@ impl TlsIdentity {
         ca_pem: &Path,
         transport: &Arc<quinn::TransportConfig>,
     ) -> Result<quinn::ClientConfig, TlsError> {
-        let mut roots = RootCertStore::empty();
-        for ca in certificates(ca_pem)? {
-            roots.add(ca)?;
-        }
-        let mut config = rustls::ClientConfig::builder_with_provider(self.provider.clone())
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_root_certificates(roots)
-            .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(self.key.clone())));
-        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-        config.enable_early_data = false;
-        config.resumption = Resumption::disabled();
-        let crypto = QuicClientConfig::try_from(config)?;
-        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-        config.transport_config(transport.clone());
-        Ok(config)
+        relay_client(alpn, ca_pem, transport, Some(&self.key))
     }
 }
 
@@ -394,29 +380,37 @@ pub fn transport(quic: &QuicConfig) -> Result<quinn::TransportConfig, TlsError> 
     Ok(transport)
 }
 
-/// A QUIC client configuration for a relay of MOQT. It is known by a host name, and by a certificate of a CA in
-/// the PEM file `ca`; it is not told who we are.
+/// A QUIC client configuration for a relay, which is known by a host name and a certificate of a CA in the PEM
+/// file `ca_pem`; it is shown `key` if it asks who we are.
 ///
 /// # Errors
 /// [`TlsError`] names the file.
 pub(crate) fn relay_client(
-    ca: &Path,
-    transport: Arc<quinn::TransportConfig>,
+    alpn: &[&[u8]],
+    ca_pem: &Path,
+    transport: &Arc<quinn::TransportConfig>,
+    key: Option<&Arc<CertifiedKey>>,
 ) -> Result<quinn::ClientConfig, TlsError> {
     let mut roots = RootCertStore::empty();
-    for ca in certificates(ca)? {
+    for ca in certificates(ca_pem)? {
         roots.add(ca)?;
     }
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![crate::moq::ALPN.to_vec()];
+    let config =
+        rustls::ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots);
+    let mut config = match key {
+        Some(key) => {
+            config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key.clone())))
+        }
+        None => config.with_no_client_auth(),
+    };
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     config.enable_early_data = false;
     config.resumption = Resumption::disabled();
-    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?));
-    config.transport_config(transport);
+    let crypto = QuicClientConfig::try_from(config)?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(transport.clone());
     Ok(config)
 }
 

@@ -14,8 +14,8 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Directory with the programs of relays that are built by `tests/moq/relays.sh`.
@@ -180,6 +180,10 @@ fn spawn(kind: Kind, address: SocketAddr, dir: &Path) -> Child {
 }
 
 /// A Python with aiomoqt.
-pub fn aiomoqt() -> PathBuf {
-    peers::python_312("aiomoqt", &["aiomoqt==0.13.3"], "aiomoqt", "tests/moq/constraints.txt")
+pub fn aiomoqt() -> &'static Path {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let constraints = "tests/moq/constraints.txt";
+        peers::python_312("aiomoqt-1", &["aiomoqt==0.13.3"], "aiomoqt", constraints)
+    })
 }

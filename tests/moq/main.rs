@@ -11,3 +11,5 @@
 mod common;
 
 mod custody;
+mod relays;
+mod wire;

@@ -1,8 +1,8 @@
 //! The sessions that checks are made of: one that announces and serves, one that subscribes.
 
 use super::ANSWER_LIMIT;
-use crate::moq::PEER_REQUESTS_MAX;
 use crate::moq::backend::Backend;
+use crate::moq::{ALPN, PEER_REQUESTS_MAX};
 use crate::tls::{self, TlsError};
 use bytes::Bytes;
 use moq_transport::coding::{KeyValuePairs, TrackNamespace, TrackNamespacePrefix, TupleField};
@@ -71,7 +71,7 @@ impl Relay {
             .max_concurrent_uni_streams(STREAMS_MAX.into())
             .max_concurrent_bidi_streams(PEER_REQUESTS_MAX.into())
             .keep_alive_interval(Some(KEEP_ALIVE));
-        let tls = tls::relay_client(ca, Arc::new(transport))?;
+        let tls = tls::relay_client(&[ALPN], ca, &Arc::new(transport), None)?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let run = format!("{:x}", since.as_micros());
         Ok(Self { url, host, address, tls, run, nodes: AtomicU64::new(0) })
