@@ -195,7 +195,13 @@ fn batches() -> Vec<Sample> {
             "batch-hello-seal",
             "batch-hello",
             "It opens what is sealed to its key.",
-            hello(Some([7; 32]), Some(Epoch { boot: 0x1f, session: 2 })),
+            hello(Some([7; 32]), None),
+        ),
+        Sample(
+            "batch-hello-answer",
+            "batch-hello",
+            "It answers a session of the reader's, and asks for no answer.",
+            hello(None, Some(Epoch { boot: 0x1f, session: 2 })),
         ),
         Sample(
             "bd1-batch-refusal",
