@@ -56,9 +56,9 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// What a track of many subscribers begins with.
-    pub(crate) fn greeting(&self, audience: Audience) -> Option<Bytes> {
+    pub(crate) fn greeting(&self, audience: Audience, epoch: Epoch) -> Option<Bytes> {
         let in_flight_max = self.in_flight_max as u64;
-        let hello = Hello { in_flight_max, seal_key: None, answers: None, up: true };
+        let hello = Hello { in_flight_max, seal_key: None, answers: None, up: true, epoch };
         let sealed = self.signatures.seal(audience, Content::Hello, vec![hello.encode()]);
         sealed.ok().map(|(_, object)| object)
     }
@@ -93,8 +93,6 @@ pub(crate) enum Told {
     Serving(Way, u64, Outgoing),
     /// That subscription is over.
     Unserved(Way, u64),
-    /// We subscribed to both tracks of a session of its.
-    Listening(Epoch),
     /// A good batch came.
     Batch(Epoch, Way, Opened),
     /// An obligation came that it issued to a group of which we are a member.
@@ -107,7 +105,6 @@ pub(crate) enum Told {
 struct Theirs {
     epoch: Epoch,
     heard: [bool; 2],
-    hello: Option<Hello>,
     /// Batches that came before the session was up.
     early: Vec<(Way, Opened)>,
 }
@@ -205,13 +202,6 @@ impl Peer {
                     self.down().await;
                 }
             }
-            Told::Listening(epoch) => {
-                if self.theirs.as_ref().is_none_or(|theirs| theirs.epoch < epoch) {
-                    self.down().await;
-                    self.theirs =
-                        Some(Theirs { epoch, heard: [false; 2], hello: None, early: Vec::new() });
-                }
-            }
             Told::Lost(epoch) => {
                 if self.theirs.as_ref().is_some_and(|theirs| theirs.epoch == epoch) {
                     self.theirs = None;
@@ -219,13 +209,13 @@ impl Peer {
                 }
             }
             Told::Batch(epoch, way, batch) => {
+                if batch.statement.content == Content::Hello {
+                    return self.greeted(epoch, way, &batch).await;
+                }
                 let Some(theirs) = self.theirs.as_mut().filter(|theirs| theirs.epoch == epoch)
                 else {
                     return Ok(());
                 };
-                if batch.statement.content == Content::Hello {
-                    return self.greeted(way, &batch).await;
-                }
                 if self.up.is_none() {
                     if theirs.early.len() < OBJECTS_EARLY_MAX {
                         theirs.early.push((way, batch));
@@ -248,9 +238,17 @@ impl Peer {
     }
 
     /// A hello came. The session is up when theirs answers our session on both tracks.
-    async fn greeted(&mut self, way: Way, batch: &Opened) -> Result<(), TrackError> {
+    async fn greeted(&mut self, epoch: Epoch, way: Way, batch: &Opened) -> Result<(), TrackError> {
         let hello = batch.items.first().and_then(|item| Hello::decode(item).ok());
-        let (Some(hello), Some(theirs)) = (hello, self.theirs.as_mut()) else { return Ok(()) };
+        // Anybody at a relay can announce in a peer's name. A session is the peer's by its own word alone.
+        let Some(hello) = hello.filter(|hello| hello.epoch == epoch) else { return Ok(()) };
+        if self.theirs.as_ref().is_none_or(|theirs| theirs.epoch < epoch) {
+            self.down().await;
+            self.theirs = Some(Theirs { epoch, heard: [false; 2], early: Vec::new() });
+        }
+        let Some(theirs) = self.theirs.as_mut().filter(|theirs| theirs.epoch == epoch) else {
+            return Ok(());
+        };
         let before = theirs.heard == [true; 2];
         let [to, acks] = &mut theirs.heard;
         match way {
@@ -260,7 +258,6 @@ impl Peer {
         let now = theirs.heard == [true; 2];
         let answers = hello.answers == Some(self.epoch);
         let asks = !hello.up;
-        theirs.hello = Some(hello);
         let served = self.serving.iter().all(Option::is_some);
         if now && answers && served && self.up.is_none() {
             self.begin(hello).await;
@@ -280,6 +277,7 @@ impl Peer {
             seal_key: None,
             answers: answers.map(|theirs| theirs.epoch),
             up: self.up.is_some(),
+            epoch: self.epoch,
         };
         for way in Way::BOTH {
             if self.serving_mut(way).is_some() {

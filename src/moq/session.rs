@@ -26,6 +26,9 @@ use tokio::task::JoinSet;
 
 /// What waits for the session with one peer.
 const TOLD_MAX: usize = 256;
+/// Sessions that are announced as a peer's and heard at a time: the one that ends and the one after it, and some
+/// that others announce in its name.
+const SESSIONS_HEARD_MAX: usize = 4;
 /// Tries to subscribe to a track that was announced.
 const TRIES_MAX: u32 = 5;
 /// How long until the second; each further one waits twice as long.
@@ -90,7 +93,7 @@ impl Session {
         let mut requests = self.link.answer(self.own(Part::Peers { index, count }));
         let mut public = self.link.answer(self.own(Part::All));
         let mut serving = JoinSet::new();
-        let mut serial = 0;
+        let mut serial = self.epoch.session << 32; // in no other session the same
         let served = async {
             loop {
                 let subscribed = tokio::select! {
@@ -170,7 +173,7 @@ impl Session {
                 let mut objects = groups.served(hop.clone(), group.clone(), serial);
                 // Relays of the same library give the first group to one of several subscribers only, unless it
                 // is still open when the others come.
-                let hello = session.shared.greeting(Audience::Group(group.clone()));
+                let hello = session.shared.greeting(Audience::Group(group.clone()), session.epoch);
                 let open =
                     hello.and_then(|hello| outgoing.open(Content::Hello.priority(), hello).ok());
                 let publish = async {
@@ -249,6 +252,14 @@ impl Session {
                     match event {
                         Ok(Some(NamespaceEvent::Added(of))) => {
                             if let Some(theirs) = session.theirs(&of) {
+                                let of_peer = |known: &&Namespace| {
+                                    known.publisher == theirs.publisher && known.part == theirs.part
+                                };
+                                known.retain(|_, listen| !listen.is_finished());
+                                if known.keys().filter(of_peer).count() >= SESSIONS_HEARD_MAX {
+                                    tracing::warn!(peer = %theirs.publisher, "one more session of its announced, and not heard");
+                                    continue;
+                                }
                                 let listen = session.clone().listening(theirs.clone());
                                 known.insert(theirs, listening.spawn(listen));
                             }
@@ -313,9 +324,6 @@ impl Session {
         let mut offers = self.subscribe(theirs, &Track::To(me.clone())).await?;
         let mut acks = self.subscribe(theirs, &Track::Acks(me.clone())).await?;
         let epoch = theirs.epoch;
-        if to.send(Told::Listening(epoch)).await.is_err() {
-            return Ok(());
-        }
         let mine = Audience::Agent(me.clone());
         loop {
             let (way, object) = tokio::select! {

@@ -15,7 +15,7 @@ use proto::frame::Frame;
 use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
 use proto::step::{Output, SessionId};
-use proto::track::{GroupName, Track};
+use proto::track::{Epoch, GroupName, Track};
 use std::collections::BTreeMap;
 
 /// Bytes of a signature beside its statement: heads and algorithm of the COSE_Sign1 (16), the signature
@@ -119,7 +119,8 @@ impl World {
         let Some((_, peer, _)) = self.ends_of(path) else { return };
         // No object is lost for want of a reader here, so that nothing is to be answered.
         let in_flight_max = self.options.window as u64;
-        let hello = Hello { in_flight_max, seal_key: None, answers: None, up: true };
+        let epoch = Epoch { boot: 1, session: path.0 };
+        let hello = Hello { in_flight_max, seal_key: None, answers: None, up: true, epoch };
         self.object_to(path, Track::To(peer), Content::Hello, vec![hello.encode()]);
     }
 

@@ -23,6 +23,8 @@ pub struct Hello {
     pub answers: Option<Epoch>,
     /// Whether the speaker waits for nothing more: such a hello needs no answer.
     pub up: bool,
+    /// The session that it is said in: who repeats it in another one is not believed.
+    pub epoch: Epoch,
 }
 
 impl Hello {
@@ -31,7 +33,7 @@ impl Hello {
     pub fn encode(&self) -> Bytes {
         let mut to = Writer::with_capacity(64 + SEAL_KEY_LEN);
         let some = [self.seal_key.is_some(), self.answers.is_some(), self.up];
-        to.map(1 + some.into_iter().filter(|some| *some).count());
+        to.map(2 + some.into_iter().filter(|some| *some).count());
         to.uint(1).uint(self.in_flight_max);
         if let Some(key) = &self.seal_key {
             to.uint(2).bytes(key);
@@ -42,6 +44,7 @@ impl Hello {
         if self.up {
             to.uint(4).uint(1);
         }
+        to.uint(5).text(&self.epoch.to_string());
         to.into_bytes()
     }
 
@@ -60,14 +63,15 @@ impl Hello {
                 Some(1) => true,
                 Some(_) => return Err(CborError::invalid("up", "is not 1")),
             };
+            let epoch = read_epoch(map.required(5)?)?;
             map.end()?;
-            Ok(Self { in_flight_max, seal_key, answers, up })
+            Ok(Self { in_flight_max, seal_key, answers, up, epoch })
         })
     }
 }
 
 fn read_epoch(reader: &mut Reader<'_>) -> Result<Epoch, CborError> {
-    reader.text()?.parse().map_err(|error| CborError::invalid("answers", error))
+    reader.text()?.parse().map_err(|error| CborError::invalid("epoch", error))
 }
 
 /// Items of a batch not taken, decided before anything of them was stored. Discharges nothing.

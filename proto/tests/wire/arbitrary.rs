@@ -217,9 +217,16 @@ pub fn statement() -> impl Strategy<Value = Statement> {
 }
 
 pub fn hello() -> impl Strategy<Value = Hello> {
-    let epoch = (any::<u64>(), any::<u64>()).prop_map(|(boot, session)| Epoch { boot, session });
-    (any::<u64>(), option::of(any::<[u8; 32]>()), option::of(epoch), any::<bool>()).prop_map(
-        |(in_flight_max, seal_key, answers, up)| Hello { in_flight_max, seal_key, answers, up },
+    let epoch = || (any::<u64>(), any::<u64>()).prop_map(|(boot, session)| Epoch { boot, session });
+    let key = option::of(any::<[u8; 32]>());
+    (any::<u64>(), key, option::of(epoch()), any::<bool>(), epoch()).prop_map(
+        |(in_flight_max, seal_key, answers, up, epoch)| Hello {
+            in_flight_max,
+            seal_key,
+            answers,
+            up,
+            epoch,
+        },
     )
 }
 

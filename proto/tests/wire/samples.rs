@@ -156,7 +156,8 @@ fn batches() -> Vec<Sample> {
     let decision = Statement::of(a.clone(), group, Content::GroupOffer, &[template.encode()]);
     let nothing = Statement::of(a, Audience::Everyone, Content::Acks, &[]);
     let hello = |seal_key, answers: Option<Epoch>| {
-        Hello { in_flight_max: 8192, seal_key, answers, up: answers.is_some() }.encode()
+        let (up, epoch) = (answers.is_some(), Epoch { boot: 3, session: 0 });
+        Hello { in_flight_max: 8192, seal_key, answers, up, epoch }.encode()
     };
     let signed = Bytes::from_static(b"a COSE_Sign1");
     vec![

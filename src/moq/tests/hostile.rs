@@ -111,7 +111,8 @@ impl Stage {
         from_bob.next().await.unwrap().unwrap();
         open.from_bob.next().await.unwrap().unwrap();
         let answers = Some(bobs.epoch);
-        let hello = Hello { in_flight_max: 100, seal_key: None, answers, up: false }.encode();
+        let hello =
+            Hello { in_flight_max: 100, seal_key: None, answers, up: false, epoch }.encode();
         for outgoing in [&mut open.offers, &mut open._acks] {
             let object = self.object(Content::Hello, vec![hello.clone()]);
             outgoing.push(8, object).await.unwrap();
