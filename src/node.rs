@@ -358,7 +358,7 @@ impl Builder {
                 calls: calls.clone(),
                 clock: clock.clone(),
             };
-            let moq = Moq::open(around, &*storage)?;
+            let moq = Moq::open(around, storage.clone())?;
             moq.keep(&mut tasks)?;
             Some(moq)
         } else {

@@ -8,6 +8,7 @@
 use super::fanout::{Groups, Hop};
 use super::sign::{Opened, Signatures};
 use super::track::{Outgoing, TrackError};
+use super::watch::Watched;
 use super::{Link, OBJECTS_EARLY_MAX};
 use crate::clock::Clock;
 use crate::driver::{Call, Input};
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) calls: mpsc::Sender<Call>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) groups: Groups,
+    pub(crate) watched: Watched,
     /// Counts starts of this node, durably.
     pub(crate) boot: u64,
     /// Counts MOQT sessions since then.
@@ -347,7 +349,12 @@ impl Peer {
                 }
                 return;
             }
-            Content::Hello | Content::GroupOffer => return,
+            Content::Hello
+            | Content::GroupOffer
+            | Content::Escalations
+            | Content::Status
+            | Content::Events
+            | Content::Metrics => return,
         };
         let _ = self.shared.calls.send(Call::Input(input)).await;
     }
