@@ -66,7 +66,9 @@ pub(crate) struct Around {
 
 /// Whether a configuration has anything to do with MOQT.
 pub(crate) fn wanted(config: &NodeConfig) -> bool {
-    config.moq.enabled || config.peers.iter().any(|peer| peer.binding != Binding::Native)
+    config.moq.enabled
+        || config.relays.iter().any(|relay| relay.may_watch)
+        || config.peers.iter().any(|peer| peer.binding != Binding::Native)
 }
 
 impl Moq {
