@@ -3,7 +3,7 @@
 //! All waits for answers have a limit, all requests are counted, and a session that ends takes everything in it
 //! along: who used it begins anew with the next one.
 
-use super::backend::{Backend, Flight};
+use super::backend::{Backend, Flight, Kept};
 use super::track::{Incoming, TrackError};
 use super::{
     ANSWER_TIME_MAX, GROUPS_FLYING_MAX, PEER_REQUESTS_MAX, REQUESTS_MAX, REQUESTS_TOTAL_MAX,
@@ -99,7 +99,14 @@ impl std::fmt::Debug for Link {
 /// A namespace that we have announced, until it is dropped.
 pub(crate) struct Announced {
     _slot: OwnedSemaphorePermit,
-    _routes: JoinSet<()>,
+    routes: JoinSet<()>,
+}
+
+impl Announced {
+    /// Waits until the other side takes it back.
+    pub(crate) async fn ended(&mut self) {
+        let _ = self.routes.join_next().await;
+    }
 }
 
 /// Announcements by others below a prefix, until it is dropped.
@@ -194,12 +201,18 @@ impl Link {
         self.flight.below(GROUPS_FLYING_MAX).await;
     }
 
-    fn slot(&self) -> Result<OwnedSemaphorePermit, LinkError> {
+    /// Says that a group will stay open, until the value is dropped: it takes none of the [`Self::room`].
+    pub(crate) fn keep_open(&self) -> Kept {
+        self.flight.keep()
+    }
+
+    /// A place for one more request. Those of a session that is just ending are about to be free.
+    async fn slot(&self) -> Result<OwnedSemaphorePermit, LinkError> {
         if self.asked.fetch_add(1, Ordering::Relaxed) >= REQUESTS_TOTAL_MAX {
             return Err(LinkError::Spent { max: REQUESTS_TOTAL_MAX });
         }
-        let slot = self.slots.clone().try_acquire_owned();
-        slot.map_err(|_| LinkError::Full { max: REQUESTS_MAX })
+        let slot = tokio::time::timeout(ANSWER_TIME_MAX, self.slots.clone().acquire_owned()).await;
+        slot.ok().and_then(Result::ok).ok_or(LinkError::Full { max: REQUESTS_MAX })
     }
 
     /// Answers for a namespace, whether or not it is announced: with a direct peer that knows the name it need
@@ -218,7 +231,7 @@ impl Link {
     /// [`LinkError`].
     pub(crate) async fn announce(&self, namespace: TrackNamespace) -> Result<Announced, LinkError> {
         const WHAT: &str = "PUBLISH_NAMESPACE";
-        let slot = self.slot()?;
+        let slot = self.slot().await?;
         let mut publisher = self.publisher.clone();
         let begun = async {
             let announced = publisher.publish_namespace_start(namespace).await?;
@@ -234,7 +247,7 @@ impl Link {
                 enter(&doors, subscribed);
             }
         });
-        Ok(Announced { _slot: slot, _routes: routes })
+        Ok(Announced { _slot: slot, routes })
     }
 
     /// Asks to be told of namespaces below a prefix.
@@ -246,7 +259,7 @@ impl Link {
         prefix: &TrackNamespace,
     ) -> Result<Announcements, LinkError> {
         const WHAT: &str = "SUBSCRIBE_NAMESPACE";
-        let slot = self.slot()?;
+        let slot = self.slot().await?;
         let mut subscriber = self.subscriber.clone();
         let prefix = TrackNamespacePrefix { fields: prefix.fields.clone() };
         let begun = async {
@@ -275,7 +288,7 @@ impl Link {
         len_max: usize,
     ) -> Result<Incoming, LinkError> {
         const WHAT: &str = "SUBSCRIBE";
-        let slot = self.slot()?;
+        let slot = self.slot().await?;
         let mut subscriber = self.subscriber.clone();
         let (writer, reader) = Track::new(namespace, name).produce();
         let begun = subscriber.subscribe_open(writer);
@@ -298,7 +311,7 @@ impl Link {
         len_max: usize,
     ) -> Result<Vec<(u64, u64, Bytes)>, LinkError> {
         const WHAT: &str = "FETCH";
-        let _slot = self.slot()?;
+        let _slot = self.slot().await?;
         let mut subscriber = self.subscriber.clone();
         let range = StandaloneFetch {
             track_namespace: namespace,
@@ -361,27 +374,36 @@ async fn unannounced(mut publisher: Publisher, doors: Doors) {
 }
 
 async fn fetches(mut publisher: Publisher, doors: Doors) {
+    let mut resolving = JoinSet::new();
     while let Some(request) = publisher.fetch_requested().await {
-        // Joining ones are resolved once their subscription is known, which may be a while.
-        let resolved = tokio::time::timeout(ANSWER_TIME_MAX, request.resolve()).await;
-        let Ok(Ok(Some(range))) = resolved else {
-            let _ = request.reject(RequestErrorCode::InvalidRange, "nothing to join");
+        while resolving.try_join_next().is_some() {}
+        if resolving.len() >= REQUESTS_WAITING_MAX {
+            let _ = request.reject(RequestErrorCode::ExcessiveLoad, "too many at once");
             continue;
-        };
-        let refused = match open(&doors).get(&range.track_namespace) {
-            None => Some((request, RequestErrorCode::DoesNotExist)),
-            Some(door) => match door.fetched.try_send((request, range)) {
-                Ok(()) => None,
-                Err(mpsc::error::TrySendError::Full((request, _))) => {
-                    Some((request, RequestErrorCode::ExcessiveLoad))
-                }
-                Err(mpsc::error::TrySendError::Closed((request, _))) => {
-                    Some((request, RequestErrorCode::DoesNotExist))
-                }
-            },
-        };
-        if let Some((request, code)) = refused {
-            let _ = request.reject(code, "not here");
         }
+        let doors = doors.clone();
+        resolving.spawn(async move {
+            // Joining ones are resolved once their subscription is known, which may be a while.
+            let resolved = tokio::time::timeout(ANSWER_TIME_MAX, request.resolve()).await;
+            let Ok(Ok(Some(range))) = resolved else {
+                let _ = request.reject(RequestErrorCode::InvalidRange, "nothing to join");
+                return;
+            };
+            let refused = match open(&doors).get(&range.track_namespace) {
+                None => Some((request, RequestErrorCode::DoesNotExist)),
+                Some(door) => match door.fetched.try_send((request, range)) {
+                    Ok(()) => None,
+                    Err(mpsc::error::TrySendError::Full((request, _))) => {
+                        Some((request, RequestErrorCode::ExcessiveLoad))
+                    }
+                    Err(mpsc::error::TrySendError::Closed((request, _))) => {
+                        Some((request, RequestErrorCode::DoesNotExist))
+                    }
+                },
+            };
+            if let Some((request, code)) = refused {
+                let _ = request.reject(code, "not here");
+            }
+        });
     }
 }
