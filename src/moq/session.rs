@@ -322,6 +322,10 @@ impl Session {
                             NamespaceEvent::Removed(of) => (false, of),
                         };
                         let Some(theirs) = self.theirs(of) else { continue };
+                        let no_groups = self.with.peers.get(&theirs.publisher).is_none_or(BTreeSet::is_empty);
+                        if theirs.part == Part::All && no_groups {
+                            continue; // nothing of it is for us
+                        }
                         let of = (theirs.publisher.clone(), theirs.part == Part::All);
                         let candidates = peers.entry(of.clone()).or_default(); // peers are listed
                         if added {
@@ -372,12 +376,11 @@ impl Session {
     fn theirs(&self, of: &TrackNamespace) -> Option<Namespace> {
         let fields: Vec<&[u8]> = of.fields.iter().map(|field| field.value.as_slice()).collect();
         let theirs = Namespace::parse(&fields).ok()?;
-        let groups = self.with.peers.get(&theirs.publisher)?;
         let ours = match theirs.part {
-            Part::All => !groups.is_empty(),
+            Part::All => true,
             Part::Peers { index, count } => part_of(&self.shared.me, count) == index,
         };
-        ours.then_some(theirs)
+        (ours && self.with.peers.contains_key(&theirs.publisher)).then_some(theirs)
     }
 
     /// Hears a peer's session until it ends, or says nothing good; `good` is told of its hellos.
@@ -434,7 +437,7 @@ impl Session {
     ) -> Result<(), LinkError> {
         let groups = self.with.peers.get(&theirs.publisher).cloned().unwrap_or_default();
         if groups.is_empty() {
-            return std::future::pending().await; // a direct peer announces it all the same
+            return std::future::pending().await; // a direct peer announces it all the same, and is not refused
         }
         let good = &good;
         let hear = groups.into_iter().map(async |group| {

@@ -161,9 +161,9 @@ impl NodeHandle {
         let whole = results.as_ref().is_ok_and(|results| results.iter().all(made));
         moq.groups().issued(gid, whole);
         let mut results = results?;
-        // A newer decision to one of them came between.
+        // A newer decision to one of them came between, or it has the obligation, under another sequence.
         for (result, draft) in results.iter_mut().zip(retried) {
-            if matches!(result, Err(IssueError::Superseded { .. })) {
+            if let Err(IssueError::Superseded { .. } | IssueError::IdTaken { .. }) = result {
                 let again = self.issue(vec![Draft { sequence: None, ..draft }]).await?;
                 if let Some(again) = again.into_iter().next() {
                     *result = again;
