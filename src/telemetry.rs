@@ -50,6 +50,8 @@ pub struct Metrics {
     pub races: Counter,
     /// Batches published over MOQT, by what they hold.
     pub moqt_published: Family<Label, Counter>,
+    /// Bytes of those batches.
+    pub moqt_published_bytes: Family<Label, Counter>,
     /// Objects of MOQT that were dropped: not signed, wrongly signed, or not for us.
     pub moqt_dropped: Counter,
     /// Unacknowledged escalations.
@@ -74,6 +76,7 @@ impl Default for Metrics {
             sessions: Gauge::default(),
             races: Counter::default(),
             moqt_published: Family::default(),
+            moqt_published_bytes: Family::default(),
             moqt_dropped: Counter::default(),
             escalations_open: Gauge::default(),
         };
@@ -136,6 +139,11 @@ impl Metrics {
             self.moqt_published.clone(),
         );
         r.register(
+            "moqt_published_bytes",
+            "Bytes of batches published over MOQT, by what they hold",
+            self.moqt_published_bytes.clone(),
+        );
+        r.register(
             "moqt_objects_dropped",
             "Objects of MOQT not signed, wrongly signed, or not for us",
             self.moqt_dropped.clone(),
@@ -146,6 +154,13 @@ impl Metrics {
             self.escalations_open.clone(),
         );
         self
+    }
+
+    /// A batch was published over MOQT.
+    pub(crate) fn published(&self, what: &'static str, len: usize) {
+        let label = Label { outcome: what };
+        self.moqt_published.get_or_create(&label).inc();
+        self.moqt_published_bytes.get_or_create(&label).inc_by(len as u64);
     }
 
     /// The metrics in Prometheus' text format.

@@ -14,7 +14,6 @@ use super::{Link, OBJECTS_EARLY_MAX};
 use crate::clock::Clock;
 use crate::driver::{Call, Input};
 use crate::router::{Router, SessionOutbox, SessionQueue, ToPeer};
-use crate::telemetry::Label;
 use bytes::Bytes;
 use proto::ack::{CustodyAck, RefRange};
 use proto::batch::{Audience, Content, Hash, Hello, Refusal, SEAL_KEY_LEN, Sealed, root};
@@ -554,9 +553,9 @@ impl Peer {
             }
         };
         let Some((_, outgoing)) = self.serving_mut(way) else { return Ok(()) };
+        let len = object.len();
         outgoing.push(content.priority(), object).await?;
-        let published = Label { outcome: content.as_str() };
-        self.shared.router.metrics.moqt_published.get_or_create(&published).inc();
+        self.shared.router.metrics.published(content.as_str(), len);
         Ok(())
     }
 }

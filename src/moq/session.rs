@@ -7,7 +7,6 @@ use super::link::{Link, LinkEnd, LinkError, Requests};
 use super::sign::Opened;
 use super::track::{Incoming, Outgoing};
 use super::{PREFIXES_MAX, namespace, watch};
-use crate::telemetry::Label;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use moq_transport::coding::TrackNamespace;
@@ -236,12 +235,11 @@ impl Session {
         let _kept = self.link.keep_open();
         let _open = hello.and_then(|hello| outgoing.open(Content::Hello.priority(), hello).ok());
         while let Some(object) = objects.recv().await {
-            let priority = Content::GroupOffer.priority();
+            let (priority, len) = (Content::GroupOffer.priority(), object.len());
             if outgoing.push(priority, object).await.is_err() {
                 break;
             }
-            let published = Label { outcome: Content::GroupOffer.as_str() };
-            self.shared.router.metrics.moqt_published.get_or_create(&published).inc();
+            self.shared.router.metrics.published(Content::GroupOffer.as_str(), len);
         }
     }
 

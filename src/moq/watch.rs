@@ -9,7 +9,6 @@ use super::backend::Kept;
 use super::custody::Shared;
 use super::track::{Outgoing, TrackError};
 use crate::store::Storage;
-use crate::telemetry::Label;
 use bytes::Bytes;
 use moq_transport::serve::{SubgroupInfo, SubgroupWriter};
 use proto::batch::{Audience, Content};
@@ -110,14 +109,16 @@ impl Telling<'_> {
         let at = (self.epoch, Part::All);
         let sealed = self.shared.signatures.seal(at, Audience::Everyone, self.content, items);
         match sealed {
-            Ok((_, object)) => group.write(object)?,
+            Ok((_, object)) => {
+                let len = object.len();
+                group.write(object)?;
+                self.shared.router.metrics.published(self.content.as_str(), len);
+            }
             Err(error) => {
                 tracing::error!(%error, "watchers are not told: it cannot be signed");
                 return Ok(());
             }
         }
-        let published = Label { outcome: self.content.as_str() };
-        self.shared.router.metrics.moqt_published.get_or_create(&published).inc();
         Ok(())
     }
 
