@@ -283,15 +283,17 @@ impl World {
                 .iter()
                 .all(|result| result.as_ref().is_ok_and(|issued| issued.custody))
         );
-        while node.pending() > 0 {
-            assert!(begun.elapsed() < PATIENCE, "{} are pending", node.pending());
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let took = begun.elapsed();
         for target in &self.ids {
-            let outcome = node.outcome(&id(target)).unwrap().expect("an outcome");
+            let outcome = loop {
+                if let Some(outcome) = node.outcome(&id(target)).unwrap() {
+                    break outcome;
+                }
+                assert!(begun.elapsed() < PATIENCE, "{} are pending", node.pending());
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            };
             assert_eq!(outcome.terminal, Terminal::Applied, "{target}");
         }
+        let took = begun.elapsed();
         let sent = self.sent.load(Ordering::Relaxed) - before.1;
         (took, offered() - before.0, sent, objects() - before.2)
     }
