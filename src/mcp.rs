@@ -15,6 +15,7 @@ mod sessions;
 mod tools;
 mod views;
 
+pub(crate) use lines::serve_on;
 pub use lines::{LinesError, serve_lines};
 
 use crate::node::NodeHandle;

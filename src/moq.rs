@@ -6,12 +6,16 @@ pub(crate) mod check;
 mod custody;
 mod fanout;
 mod link;
+pub(crate) mod mcp;
 pub(crate) mod node;
+mod order;
+mod ordered;
 mod session;
 mod sign;
 mod track;
 
 pub(crate) use link::{Link, LinkError};
+pub(crate) use session::Fronts;
 
 use moq_transport::coding::TrackNamespace;
 use std::time::Duration;

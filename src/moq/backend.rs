@@ -25,6 +25,44 @@ pub(crate) struct Backend {
     connection: Connection,
     control_open: Arc<AtomicBool>,
     flight: Arc<Flight>,
+    inlet: Arc<Inlet>,
+}
+
+/// Who wants no further streams of data to come.
+#[derive(Debug, Default)]
+pub(crate) struct Inlet {
+    holding: AtomicUsize,
+    open: Notify,
+}
+
+impl Inlet {
+    async fn opened(&self) {
+        loop {
+            let open = self.open.notified();
+            if self.holding.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            open.await;
+        }
+    }
+}
+
+/// One of those.
+#[derive(Debug)]
+pub(crate) struct Held(Arc<Inlet>);
+
+impl Held {
+    pub(crate) fn begin(inlet: &Arc<Inlet>) -> Self {
+        inlet.holding.fetch_add(1, Ordering::AcqRel);
+        Self(inlet.clone())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.holding.fetch_sub(1, Ordering::AcqRel);
+        self.0.open.notify_waiters();
+    }
 }
 
 /// Streams of data that the other side has not wholly acknowledged.
@@ -66,7 +104,12 @@ impl Drop for Flying {
 
 impl Backend {
     pub(crate) fn new(connection: Connection) -> Self {
-        Self { connection, control_open: Arc::default(), flight: Arc::default() }
+        let (flight, inlet) = Default::default();
+        Self { connection, control_open: Arc::default(), flight, inlet }
+    }
+
+    pub(crate) const fn inlet(&self) -> &Arc<Inlet> {
+        &self.inlet
     }
 
     pub(crate) const fn flight(&self) -> &Arc<Flight> {
@@ -136,6 +179,7 @@ impl wt::Session for Backend {
     type Error = BackendError;
 
     async fn accept_uni(&self) -> Result<Receiving, BackendError> {
+        self.inlet.opened().await;
         Ok(Receiving(self.connection.accept_uni().await?))
     }
 

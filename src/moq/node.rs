@@ -2,7 +2,7 @@
 
 use super::custody::Shared;
 use super::fanout::{Groups, Hop};
-use super::session::{self, With};
+use super::session::{self, Fronts, With};
 use super::sign::Signatures;
 use super::{ALPN, Link, LinkError, PEERS_PER_SESSION_MAX};
 use crate::calls::{Code, Incoming, Serving};
@@ -111,16 +111,17 @@ impl Moq {
         self: Arc<Self>,
         serving: Serving,
         incoming: mpsc::Receiver<Incoming>,
+        fronts: Fronts,
     ) {
         let stopping = serving.clone();
         serving
             .connections(incoming, Code::Overloaded.into(), move |connection, peer| {
-                let (this, stopping) = (self.clone(), stopping.clone());
+                let (this, stopping, fronts) = (self.clone(), stopping.clone(), fronts.clone());
                 async move {
                     let served = async {
                         let (link, task) = Link::accept(connection).await?;
-                        let with = this.with_peer(&peer);
-                        session::run(this.shared.clone(), link, task, with).await
+                        let with = this.with_peer(&peer, true);
+                        session::run(this.shared.clone(), link, task, with, fronts).await
                     };
                     tokio::select! {
                         ended = served => log(&peer, ended),
@@ -132,12 +133,20 @@ impl Moq {
     }
 
     /// Keeps sessions with peers that are dialled, and with relays, for ever.
-    pub(crate) fn keep(self: &Arc<Self>, tasks: &mut JoinSet<()>) -> Result<(), TlsError> {
+    ///
+    /// # Errors
+    /// [`TlsError`] of a relay.
+    pub(crate) fn keep(
+        self: &Arc<Self>,
+        tasks: &mut JoinSet<()>,
+        fronts: &Fronts,
+    ) -> Result<(), TlsError> {
         for peer in &self.config.peers {
             if let (Binding::Moqt, Some(address)) = (&peer.binding, &peer.address) {
                 let (this, id) = (self.clone(), peer.id.clone());
                 let address = address.as_str().to_owned();
-                tasks.spawn(async move { this.keep_peer(id, address).await });
+                let fronts = fronts.clone();
+                tasks.spawn(async move { this.keep_peer(id, address, fronts).await });
             }
         }
         for relay in &self.config.relays {
@@ -156,7 +165,7 @@ impl Moq {
                 let hop = Hop::Relay(relay.name.as_str().into());
                 let part = (part(index), part(count));
                 let groups = if index == 0 { self.own_groups(&met) } else { BTreeSet::new() };
-                let with = With { hop, peers, part, groups };
+                let with = With { hop, peers, part, groups, guest: false };
                 let (this, relay, client) = (self.clone(), relay.clone(), client.clone());
                 tasks.spawn(async move { this.keep_relay(relay, client, with).await });
             }
@@ -171,15 +180,15 @@ impl Moq {
         groups.map(|group| group.name.clone()).collect()
     }
 
-    fn with_peer(&self, id: &AgentId) -> With {
+    fn with_peer(&self, id: &AgentId, guest: bool) -> With {
         let found = self.config.peers.iter().find(|peer| peer.id == *id);
         let groups = found.map(|peer| peer.groups.clone()).unwrap_or_default();
         let peers = BTreeMap::from([(id.clone(), groups)]);
         let groups = self.own_groups(&peers);
-        With { hop: Hop::Peer(id.clone()), peers, part: (0, 1), groups }
+        With { hop: Hop::Peer(id.clone()), peers, part: (0, 1), groups, guest }
     }
 
-    async fn keep_peer(&self, peer: AgentId, address: String) {
+    async fn keep_peer(&self, peer: AgentId, address: String, fronts: Fronts) {
         let mut wait = self.waiting(peer.as_str());
         loop {
             let begun = Instant::now();
@@ -187,8 +196,9 @@ impl Moq {
                 let connection = self.dial.to(&peer, &address, ALPN).await?;
                 let url = Url::parse(&format!("moqt://{address}/"));
                 let (link, task) = open(connection, url.ok()).await?;
-                let with = self.with_peer(&peer);
-                Ok::<_, SessionFailed>(session::run(self.shared.clone(), link, task, with).await?)
+                let (with, fronts) = (self.with_peer(&peer, false), fronts.clone());
+                let run = session::run(self.shared.clone(), link, task, with, fronts);
+                Ok::<_, SessionFailed>(run.await?)
             };
             log(&peer, ended.await);
             wait.after(begun).await;
@@ -202,8 +212,9 @@ impl Moq {
             let ended = async {
                 let connection = self.dial_relay(&relay.url, client.clone()).await?;
                 let (link, task) = open(connection, Some(relay.url.clone())).await?;
-                let with = with.clone();
-                Ok::<_, SessionFailed>(session::run(self.shared.clone(), link, task, with).await?)
+                let (shared, with) = (self.shared.clone(), with.clone());
+                let run = session::run(shared, link, task, with, Fronts::default());
+                Ok::<_, SessionFailed>(run.await?)
             };
             log(&relay.url, ended.await);
             wait.after(begun).await;

@@ -5,7 +5,8 @@ use super::fanout::Hop;
 use super::link::{Link, LinkEnd, LinkError};
 use super::sign::Opened;
 use super::track::{Incoming, Outgoing};
-use super::{PREFIXES_MAX, namespace};
+use super::{PREFIXES_MAX, mcp, namespace};
+use crate::bridge::Bridge;
 use crate::telemetry::Label;
 use bytes::Bytes;
 use moq_transport::coding::TrackNamespace;
@@ -44,6 +45,14 @@ pub(crate) struct With {
     pub(crate) part: (u16, u16),
     /// Groups of ours whose members are met there.
     pub(crate) groups: BTreeSet<GroupName>,
+    /// Whether it came to us, and may want something else than custody.
+    pub(crate) guest: bool,
+}
+
+/// What peers find in a session beside custody.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fronts {
+    pub(crate) mcp: Option<Arc<Bridge>>,
 }
 
 struct Session {
@@ -60,6 +69,7 @@ pub(crate) async fn run(
     link: Link,
     task: impl Future<Output = LinkEnd> + Send,
     with: With,
+    fronts: Fronts,
 ) -> Result<(), LinkError> {
     let session = shared.sessions.fetch_add(1, Ordering::Relaxed);
     let epoch = Epoch { boot: shared.boot, session };
@@ -75,6 +85,7 @@ pub(crate) async fn run(
     let ended = tokio::select! {
         ended = task => ended.map_err(LinkError::from),
         ended = session.work() => ended,
+        () = session.beside(fronts) => Ok(()),
     };
     session.link.connection().close(0u32.into(), b"done");
     drop(session);
@@ -108,11 +119,23 @@ impl Session {
                 }
             }
         };
-        let announced = async {
-            let _peers = self.link.announce(self.own(Part::Peers { index, count })).await?;
-            let _public = match index {
+        let announce = async {
+            let peers = self.link.announce(self.own(Part::Peers { index, count })).await?;
+            let public = match index {
                 0 => Some(self.link.announce(self.own(Part::All)).await?),
                 _ => None,
+            };
+            Ok((peers, public))
+        };
+        let announced = async {
+            let _announced = match announce.await {
+                Ok(announced) => Some(announced),
+                // It is not here for custody.
+                Err(LinkError::Refused { .. } | LinkError::NoAnswer { .. }) if self.with.guest => {
+                    tracing::debug!(with = ?self.with.hop, "a session without custody");
+                    None
+                }
+                Err(error) => return Err(error),
             };
             std::future::pending::<Result<(), LinkError>>().await
         };
@@ -126,6 +149,14 @@ impl Session {
             ended = served => ended,
             ended = announced => ended,
             ended = heard => ended,
+        }
+    }
+
+    /// What a direct peer finds here beside custody. It has no end of its own.
+    async fn beside(&self, fronts: Fronts) {
+        match &self.with.hop {
+            Hop::Peer(peer) => mcp::serve(fronts.mcp, self.link.clone(), peer.clone()).await,
+            Hop::Relay(_) => std::future::pending().await,
         }
     }
 
