@@ -415,6 +415,14 @@ impl Client {
         Ok(current.insert(Arc::new(Open { link, _task: task })).clone())
     }
 
+    /// Loses the connection.
+    #[cfg(test)]
+    pub(crate) async fn lose(&self) {
+        if let Some(open) = &*self.open.lock().await {
+            open.link.connection().close(0u32.into(), b"lost");
+        }
+    }
+
     async fn begin_in(&self, open: Arc<Open>, server: &str) -> Result<Begun, BeginError> {
         let link = &open.link;
         let peer = || self.peer.clone();

@@ -79,19 +79,28 @@ async fn a_server_is_for_those_it_is_for() {
     let others = files().replace("files", "others") + "peers = []\n";
     let (alice, bob) = configs(&world, &format!("{}{others}", files()));
     let alice = common::start(alice).await;
-    for name in ["others", "nothing"] {
-        let mut client = Proxy::start(&bob, name);
+    for (name, over) in
+        ["others", "nothing"].into_iter().flat_map(|name| Over::BOTH.map(|over| (name, over)))
+    {
+        let mut client = Proxy::start(&bob, name, over);
         let refused = client.tool("read", json!({ "path": "a" })).await;
         assert_eq!(code(&refused), UNAVAILABLE);
         let why = refused["error"]["message"].as_str().unwrap();
-        assert!(why.contains(&format!("no MCP server {name:?} for spiffe://test/bob")), "{why}");
+        let us = match over {
+            Over::Native => "spiffe://test/bob",
+            Over::Moqt => "us",
+        };
+        assert!(why.contains(&format!("no MCP server {name:?} for {us}")), "{why}");
         client.end().await;
     }
     let tuning = common::peer_toml("alice", Some(alice.handle().quic_address()));
     world.config("mallory", &tuning);
-    let mut client = Proxy::start(&world.path().join("mallory/abhyasa.toml"), "files");
-    assert_eq!(code(&client.tool("read", json!({ "path": "a" })).await), UNAVAILABLE);
-    client.end().await;
+    for over in Over::BOTH {
+        let mallory = world.path().join("mallory/abhyasa.toml");
+        let mut client = Proxy::start(&mallory, "files", over);
+        assert_eq!(code(&client.tool("read", json!({ "path": "a" })).await), UNAVAILABLE);
+        client.end().await;
+    }
     alice.stop().await.unwrap();
 }
 
@@ -127,29 +136,31 @@ async fn bd1_what_is_no_message_or_too_long_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn df1_a_deferred_obligation_is_no_reason_to_hold_the_call_and_a_canceled_call_does_not_run()
 {
-    let world = World::new();
-    let (service, at) = crate::common::web::Service::start().await;
-    service.set(crate::common::web::Mood::Defers);
-    let handler = format!(
-        "[kinds.\"{CONSENT}\"]\nhandler = {{ type = \"webhook\", url = \"http://{at}/do\" }}\n"
-    );
-    let (alice, bob) = configs(&world, &format!("{}{GATE}{handler}", files()));
-    let alice = common::start(alice).await;
-    let mut client = Proxy::start(&bob, "files", Over::Moqt);
-    client.open().await;
-    let envelope = json!({
-        "obligation_id": "ob-1", "kind": CONSENT, "target": id("alice").to_string(),
-        "payload": { "decision": "revoke", "scope": "files.watch" },
-        "deadline_seconds": 60, "max_retries": 600,
-        "created_at": alice.handle().now().to_rfc3339(),
-    });
-    let meta = json!({ "io.github.ravikiran438/abhyasa.obligation": envelope });
-    let params = json!({ "name": "read", "arguments": { "path": "a" }, "_meta": meta });
-    let answer = client.call("tools/call", params).await;
-    assert_eq!(text(&answer), "content of a");
-    assert_eq!(answer["result"]["_meta"][ACK_KEY]["status"], "deferred", "{answer}");
-    client.end().await;
-    alice.stop().await.unwrap();
+    for over in Over::BOTH {
+        let world = World::new();
+        let (service, at) = crate::common::web::Service::start().await;
+        service.set(crate::common::web::Mood::Defers);
+        let handler = format!(
+            "[kinds.\"{CONSENT}\"]\nhandler = {{ type = \"webhook\", url = \"http://{at}/do\" }}\n"
+        );
+        let (alice, bob) = configs(&world, &format!("{}{GATE}{handler}", files()));
+        let alice = common::start(alice).await;
+        let mut client = Proxy::start(&bob, "files", over);
+        client.open().await;
+        let envelope = json!({
+            "obligation_id": "ob-1", "kind": CONSENT, "target": id("alice").to_string(),
+            "payload": { "decision": "revoke", "scope": "files.watch" },
+            "deadline_seconds": 60, "max_retries": 600,
+            "created_at": alice.handle().now().to_rfc3339(),
+        });
+        let meta = json!({ "io.github.ravikiran438/abhyasa.obligation": envelope });
+        let params = json!({ "name": "read", "arguments": { "path": "a" }, "_meta": meta });
+        let answer = client.call("tools/call", params).await;
+        assert_eq!(text(&answer), "content of a");
+        assert_eq!(answer["result"]["_meta"][ACK_KEY]["status"], "deferred", "{answer}");
+        client.end().await;
+        alice.stop().await.unwrap();
+    }
 }
 
 /// The node itself has a server for its peers: what concerns them, and no more.
@@ -178,4 +189,36 @@ async fn the_node_itself_is_a_server_for_its_peers() {
         client.end().await;
         alice.stop().await.unwrap();
     }
+}
+
+/// Nodes that have custody over MOQT, and clients of MCP servers beside them under the same identity.
+#[tokio::test(flavor = "multi_thread")]
+async fn ab1_custody_and_calls_go_over_moqt_beside_each_other() {
+    let world = World::new();
+    let (mut alice, mut bob) =
+        world.configs(&format!("[moq]\nenabled = true\n{}", files()), "[moq]\nenabled = true\n");
+    bob.peers[0].binding = abhyasa::config::Binding::Moqt;
+    alice.peers[0].binding = abhyasa::config::Binding::Moqt;
+    alice.peers[0].address = None; // Bob dials
+    let (alice, bob) = (common::start(alice).await, common::start(bob).await);
+    common::connected(&alice.handle(), 1).await;
+    let config = world.path().join("bob/abhyasa.toml");
+    let mut clients: Vec<Proxy> =
+        (0..5).map(|_| Proxy::start(&config, "files", Over::Moqt)).collect();
+    for (client, n) in clients.iter_mut().zip(0..) {
+        client.open().await;
+        let name = format!("ob-{n}");
+        common::issue(&bob.handle(), common::revoke(&name, "alice", &name)).await;
+        assert_eq!(
+            text(&client.tool("read", json!({ "path": name })).await),
+            format!("content of {name}")
+        );
+        common::ends(&bob.handle(), &name, proto::record::Terminal::Applied).await;
+    }
+    assert_eq!(alice.handle().peers()[0].sessions, 1, "of custody there is one");
+    for client in clients {
+        client.end().await;
+    }
+    bob.stop().await.unwrap();
+    alice.stop().await.unwrap();
 }
