@@ -82,12 +82,17 @@ fn session_of(document: &[u8]) -> Result<String, String> {
     Ok(id.to_owned())
 }
 
-/// Serves the servers that are the peer's in a session with it. It has no end of its own.
-pub(crate) async fn serve(bridge: Option<Arc<Bridge>>, link: Link, peer: AgentId) {
-    let mut doors = JoinSet::new();
+/// Serves the servers that are the peer's in a session with it. What this gives has no end of its own; the names are
+/// answered for before it is polled.
+pub(crate) fn serve(
+    bridge: Option<Arc<Bridge>>,
+    link: &Link,
+    peer: &AgentId,
+) -> impl Future<Output = ()> + Send + use<> {
+    let mut hosts = Vec::new();
     if let Some(bridge) = bridge {
         let opening = Arc::new(Semaphore::new(SESSIONS_OPENING_MAX));
-        let names = bridge.names(&peer);
+        let names = bridge.names(peer);
         // The draft has one server at a node, and no word for which.
         let first = names.first().cloned().map(|name| (discovery(None), name));
         let named = names.into_iter().map(|name| (discovery(Some(&name)), name));
@@ -95,11 +100,13 @@ pub(crate) async fn serve(bridge: Option<Arc<Bridge>>, link: Link, peer: AgentId
             let requests = link.answer(of);
             let (bridge, link, peer) = (bridge.clone(), link.clone(), peer.clone());
             let host = Host { bridge, link, peer, server, opening: opening.clone() };
-            doors.spawn(host.run(requests));
+            hosts.push(host.run(requests));
         }
     }
-    while doors.join_next().await.is_some() {}
-    std::future::pending::<()>().await;
+    async move {
+        futures_util::future::join_all(hosts).await;
+        std::future::pending::<()>().await;
+    }
 }
 
 /// One server, for one peer.

@@ -82,10 +82,11 @@ pub(crate) async fn run(
         peers.insert(peer.clone(), tx);
     }
     let session = Arc::new(Session { shared, link, with, epoch, peers });
+    let beside = session.beside(fronts); // before anything can be asked
     let ended = tokio::select! {
         ended = task => ended.map_err(LinkError::from),
         ended = session.work() => ended,
-        () = session.beside(fronts) => Ok(()),
+        () = beside => Ok(()),
     };
     session.link.connection().close(0u32.into(), b"done");
     drop(session);
@@ -153,10 +154,16 @@ impl Session {
     }
 
     /// What a direct peer finds here beside custody. It has no end of its own.
-    async fn beside(&self, fronts: Fronts) {
-        match &self.with.hop {
-            Hop::Peer(peer) => mcp::serve(fronts.mcp, self.link.clone(), peer.clone()).await,
-            Hop::Relay(_) => std::future::pending().await,
+    fn beside(&self, fronts: Fronts) -> impl Future<Output = ()> + Send + use<> {
+        let mcp = match &self.with.hop {
+            Hop::Peer(peer) => Some(mcp::serve(fronts.mcp, &self.link, peer)),
+            Hop::Relay(_) => None,
+        };
+        async move {
+            match mcp {
+                Some(mcp) => mcp.await,
+                None => std::future::pending().await,
+            }
         }
     }
 
