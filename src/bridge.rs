@@ -23,6 +23,7 @@ mod upstream;
 pub(crate) use link::{Far, Over};
 pub(crate) use message::Code;
 pub(crate) use session::Bridge;
+pub use transport::{ConnectError, MoqtTransport};
 
 /// Bytes of one message.
 pub(crate) const MESSAGE_LEN_MAX: usize = 4 * 1024 * 1024;

@@ -52,23 +52,7 @@ impl Far {
         server: String,
         over: Over,
     ) -> anyhow::Result<Self> {
-        let tls = TlsIdentity::load(&config.quic.cert, &config.quic.key, &config.quic.ca)?;
-        tls.expect_node(&config.id)?;
-        let listed = config.peers.iter().find(|listed| listed.id == peer);
-        let address = listed.and_then(|listed| listed.address.as_ref()).with_context(|| {
-            format!("{peer} is no peer with an address in the configuration\n  hint: [[peers]] needs its id and address")
-        })?;
-        let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, 0).into();
-        let endpoint = quinn::Endpoint::client(any)
-            .or_else(|_| quinn::Endpoint::client("0.0.0.0:0".parse().unwrap_or(any)))
-            .context("no UDP socket")?;
-        let dial = Dial {
-            endpoint,
-            tls: Arc::new(tls),
-            transport: Arc::new(tls::transport(&config.quic)?),
-            handshake_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
-        };
-        let address = address.as_str().to_owned();
+        let (dial, address) = dial(config, &peer)?;
         let way = match over {
             Over::Native => {
                 let addresses = [(peer.clone(), address)].into_iter().collect();
@@ -160,6 +144,27 @@ impl Far {
         });
         Ok(Link { to, from, _work: work })
     }
+}
+
+/// What dials `peer` under the identity of the node of `config`, from a UDP port of its own, and where.
+pub(super) fn dial(config: &NodeConfig, peer: &AgentId) -> anyhow::Result<(Dial, String)> {
+    let tls = TlsIdentity::load(&config.quic.cert, &config.quic.key, &config.quic.ca)?;
+    tls.expect_node(&config.id)?;
+    let listed = config.peers.iter().find(|listed| listed.id == *peer);
+    let address = listed.and_then(|listed| listed.address.as_ref()).with_context(|| {
+        format!("{peer} is no peer with an address in the configuration\n  hint: [[peers]] needs its id and address")
+    })?;
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, 0).into();
+    let endpoint = quinn::Endpoint::client(any)
+        .or_else(|_| quinn::Endpoint::client("0.0.0.0:0".parse().unwrap_or(any)))
+        .context("no UDP socket")?;
+    let dial = Dial {
+        endpoint,
+        tls: Arc::new(tls),
+        transport: Arc::new(tls::transport(&config.quic)?),
+        handshake_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
+    };
+    Ok((dial, address.as_str().to_owned()))
 }
 
 /// A session. It ends when this is dropped.

@@ -184,14 +184,6 @@ impl Message {
         }
     }
 
-    /// The id of a request or a response.
-    pub(crate) fn id(&self) -> Option<Value> {
-        match &self.form {
-            Form::Request { id, .. } | Form::Response { id } => Some(id.clone()),
-            Form::Notification { .. } => None,
-        }
-    }
-
     pub(crate) fn error_code(&self) -> Option<i64> {
         self.members.get("error")?.get("code")?.as_i64()
     }

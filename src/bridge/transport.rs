@@ -1,12 +1,68 @@
-//! Messages that come and go one by one, as a transport of rmcp.
+//! Messages that come and go one by one, as transports of rmcp.
 
-use super::message::{Code, Message};
+use super::link::dial;
+use super::message::{Code, Form, Message};
 use crate::calls::LineError;
+use crate::config::NodeConfig;
+use crate::moq::mcp::{Begun, Client};
+use proto::id::AgentId;
 use rmcp::service::{RxJsonRpcMessage, ServiceRole, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde_json::{Value, json};
 use std::io;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Why there is no session with an MCP server behind a peer.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub struct ConnectError(anyhow::Error);
+
+/// A session with an MCP server behind a peer, over MOQT (docs/mcp-moqt.md), for an rmcp client.
+#[derive(Debug)]
+pub struct MoqtTransport {
+    messages: Messages,
+    _client: Client,
+    _work: JoinSet<()>,
+}
+
+impl MoqtTransport {
+    /// Begins a session with `server` behind `peer`, under the identity of the node of `config`, which has the peer's
+    /// address.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn connect(
+        config: &NodeConfig,
+        peer: AgentId,
+        server: &str,
+    ) -> Result<Self, ConnectError> {
+        let (dial, address) = dial(config, &peer).map_err(ConnectError)?;
+        let client = Client::new(dial, peer, address);
+        let begun = client.begin(server).await.map_err(|error| ConnectError(error.into()))?;
+        let Begun { to, from, work } = begun;
+        Ok(Self { messages: Messages { to: Some(to), from }, _client: client, _work: work })
+    }
+}
+
+impl<R: ServiceRole> Transport<R> for MoqtTransport {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<R>,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        Transport::<R>::send(&mut self.messages, item)
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<R>> {
+        Transport::<R>::receive(&mut self.messages).await
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        Transport::<R>::close(&mut self.messages).await
+    }
+}
 
 /// Both directions of a session. It ends when one of them does.
 #[derive(Debug)]
@@ -43,8 +99,14 @@ impl<R: ServiceRole> Transport<R> for Messages {
             match serde_json::from_slice(&text) {
                 Ok(message) => return Some(message),
                 Err(error) => {
-                    let id = Message::parse(&text).ok().and_then(|message| message.id());
-                    let id = id.unwrap_or(Value::Null);
+                    let id = match Message::parse(&text).map(|message| message.form) {
+                        Ok(Form::Request { id, .. }) => id,
+                        Ok(_) => {
+                            tracing::debug!(%error, "a message of MCP that is none of its time");
+                            continue; // nobody waits for an answer to it
+                        }
+                        Err(_) => Value::Null,
+                    };
                     let what = format!("no message: {error}");
                     let answer = Message::error(&id, Code::Envelope, &what, json!({}));
                     self.to.as_ref()?.send(answer.to_vec()).await.ok()?;

@@ -360,7 +360,7 @@ pub(crate) enum BeginError {
     Document { peer: AgentId, what: String },
     #[error("{peer} does not begin the session: {source}")]
     Refused { peer: AgentId, source: LinkError },
-    #[error("{peer} did not subscribe to what we say within {} s", OPEN_TIME_MAX.as_secs())]
+    #[error("{peer} does not subscribe to what we say")]
     Silent { peer: AgentId },
 }
 
@@ -457,6 +457,13 @@ impl Client {
                 let _ = subscribed.close(ServeError::NotFound);
             }
             None
+        };
+        let ended = incoming.closed();
+        let asked = async move {
+            tokio::select! {
+                asked = asked => asked,
+                _ = ended => None, // it thought better of it
+            }
         };
         let asked = tokio::time::timeout(OPEN_TIME_MAX, asked).await;
         let Ok(Some(subscribed)) = asked else { return Err(BeginError::Silent { peer: peer() }) };

@@ -208,8 +208,8 @@ impl Incoming {
     }
 
     /// Why the publisher ended it, once it did.
-    pub(crate) async fn closed(&self) -> Result<(), ServeError> {
-        self.subscribe.closed().await
+    pub(crate) fn closed(&self) -> impl Future<Output = Result<(), ServeError>> + Send + '_ {
+        self.subscribe.closed()
     }
 }
 

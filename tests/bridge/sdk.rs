@@ -2,6 +2,7 @@
 
 use super::{GATE, Over, configs, files, here, proxy, python};
 use crate::common::{self, World, id};
+use abhyasa::mcp::MoqtTransport;
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
@@ -178,4 +179,25 @@ async fn ab3_the_server_behind_may_speak_http() {
     client("legacy", &by_stdio(&bob, Over::Native)).await;
     alice.stop().await.unwrap();
     server.kill().await.unwrap();
+}
+
+/// The Rust SDK's client, on our transport.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rust_sdk_calls_over_moqt() {
+    let world = World::new();
+    let (alice, bob) = configs(&world, &files());
+    let alice = common::start(alice).await;
+    let bob = abhyasa::config::NodeConfig::load(&bob).unwrap();
+    let transport = MoqtTransport::connect(&bob, id("alice"), "files").await.unwrap();
+    let client = rmcp::serve_client((), transport).await.unwrap();
+    let tools = client.list_all_tools().await.unwrap();
+    assert!(tools.iter().any(|tool| tool.name == "read"), "{tools:?}");
+    let call = json!({ "name": "read", "arguments": { "path": "a" } });
+    let call = serde_json::from_value(call).unwrap();
+    let answer = serde_json::to_value(client.call_tool(call).await.unwrap()).unwrap();
+    assert_eq!(answer["content"][0]["text"], "content of a", "{answer}");
+    client.cancel().await.unwrap();
+    let error = MoqtTransport::connect(&bob, id("alice"), "other").await.unwrap_err();
+    assert!(error.to_string().contains("no MCP server \"other\" for us"), "{error}");
+    alice.stop().await.unwrap();
 }
