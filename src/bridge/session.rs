@@ -80,6 +80,9 @@ impl Begun {
     }
 }
 
+/// What a client is told, and what it says. After an error it says nothing more.
+pub(crate) type Ends = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Result<Vec<u8>, LineError>>);
+
 /// What came of the obligation beside a call.
 type Decided = (Message, Result<Option<Value>, String>);
 
@@ -230,7 +233,7 @@ impl Bridge {
         self: Arc<Self>,
         peer: AgentId,
         begun: Begun,
-        messages: (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Result<Vec<u8>, LineError>>),
+        messages: Ends,
         wire: impl Future<Output = ()>,
     ) {
         match begun {
@@ -259,7 +262,7 @@ impl Bridge {
         peer: AgentId,
         server: String,
         upstream: Upstream,
-        (client, heard): (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Result<Vec<u8>, LineError>>),
+        (client, heard): Ends,
         wire: impl Future<Output = ()>,
     ) {
         let mut session = Session {

@@ -19,11 +19,11 @@ const _: () = assert!(BEHIND_MAX < HELD_MAX && BEHIND_LEN_MAX < HELD_LEN_MAX);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OrderError {
     #[error("more than {max} messages wait for an earlier one, or are read")]
-    TooMany { max: usize },
+    Count { max: usize },
     #[error("more than {max} bytes of messages wait for an earlier one, or are read")]
-    TooLong { max: usize },
+    Len { max: usize },
     #[error("group {id} while {next} is awaited: {max} ahead is the limit")]
-    TooFar { id: u64, next: u64, max: usize },
+    Distance { id: u64, next: u64, max: usize },
 }
 
 /// A message that is missing.
@@ -56,10 +56,10 @@ impl Order {
     pub(crate) fn begin(&mut self, id: u64) -> Result<(), OrderError> {
         let ahead = id.saturating_sub(self.next);
         if ahead >= HELD_MAX as u64 {
-            return Err(OrderError::TooFar { id, next: self.next, max: HELD_MAX });
+            return Err(OrderError::Distance { id, next: self.next, max: HELD_MAX });
         }
         if self.reads + self.whole.len() >= HELD_MAX {
-            return Err(OrderError::TooMany { max: HELD_MAX });
+            return Err(OrderError::Count { max: HELD_MAX });
         }
         self.reads += 1;
         *self.begun.entry(id).or_default() += 1;
@@ -73,7 +73,7 @@ impl Order {
     /// [`OrderError`].
     pub(crate) const fn sized(&mut self, len: usize) -> Result<(), OrderError> {
         if len > HELD_LEN_MAX - self.len {
-            return Err(OrderError::TooLong { max: HELD_LEN_MAX });
+            return Err(OrderError::Len { max: HELD_LEN_MAX });
         }
         self.len += len;
         Ok(())
@@ -189,19 +189,19 @@ mod tests {
     fn bd1_what_waits_is_bounded_in_number_distance_and_bytes() {
         let mut order = Order::default();
         let far = HELD_MAX as u64;
-        assert_eq!(order.begin(far), Err(OrderError::TooFar { id: far, next: 0, max: HELD_MAX }));
-        assert!(matches!(order.begin(u64::MAX), Err(OrderError::TooFar { .. })));
+        assert_eq!(order.begin(far), Err(OrderError::Distance { id: far, next: 0, max: HELD_MAX }));
+        assert!(matches!(order.begin(u64::MAX), Err(OrderError::Distance { .. })));
         for id in 1..far {
             assert_eq!(order.is_behind(), order.whole.len() >= BEHIND_MAX);
             come(&mut order, id);
         }
         order.begin(0).unwrap();
-        assert_eq!(order.begin(0), Err(OrderError::TooMany { max: HELD_MAX }), "a copy");
+        assert_eq!(order.begin(0), Err(OrderError::Count { max: HELD_MAX }), "a copy");
         order.whole(0, Bytes::new());
         assert_eq!(taken(&mut order).len(), HELD_MAX);
         order.begin(far).unwrap();
         order.sized(HELD_LEN_MAX).unwrap();
-        assert_eq!(order.sized(1), Err(OrderError::TooLong { max: HELD_LEN_MAX }));
+        assert_eq!(order.sized(1), Err(OrderError::Len { max: HELD_LEN_MAX }));
         assert!(order.sized(usize::MAX).is_err());
         order.cut(far, HELD_LEN_MAX);
         assert_eq!(order.len, 0);

@@ -176,7 +176,8 @@ async fn a_message_that_was_cut_is_fetched() {
 #[tokio::test]
 async fn a_message_that_cannot_be_fetched_ends_the_session_and_none_is_passed_over() {
     type Answer = Result<Vec<(u64, Bytes)>, RequestErrorCode>;
-    let answers: [(Answer, fn(&OrderedError) -> bool); 3] = [
+    type Expected = fn(&OrderedError) -> bool;
+    let answers: [(Answer, Expected); 3] = [
         (Err(RequestErrorCode::InvalidRange), |e| matches!(e, OrderedError::Lost { id: 1, .. })),
         (Ok(Vec::new()), |e| matches!(e, OrderedError::NotFetched { id: 1, count: 0 })),
         (Ok(vec![(1, Bytes::from(vec![0; MESSAGE_LEN_MAX + 1]))]), |e| {
