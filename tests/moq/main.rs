@@ -11,5 +11,6 @@
 mod common;
 
 mod custody;
+mod mcp;
 mod relays;
 mod wire;
