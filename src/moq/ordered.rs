@@ -361,12 +361,13 @@ impl Inbound {
                         self.reading.push(Box::pin(header(group, self.len_max)));
                     }
                 },
-                found = fetched => {
-                    let message = found?;
-                    if let Some((id, _)) = repair.take() {
-                        self.order.repaired(id, message);
-                    }
-                }
+                found = fetched => match (found, repair.take()) {
+                    (Ok(message), Some((id, _))) => self.order.repaired(id, message),
+                    // Meanwhile it came.
+                    (Err(_), Some((id, _))) if self.order.hole().is_none_or(|hole| hole.id != id) => {}
+                    (Err(error), _) => return Err(error),
+                    (Ok(_), None) => {}
+                },
                 () = at(due) => {
                     if let Some(hole) = hole {
                         tracing::debug!(id = hole.id, track = self.name, "a message is fetched");

@@ -159,6 +159,25 @@ async fn a_message_that_does_not_come_is_fetched_and_those_after_it_wait() {
 }
 
 #[tokio::test]
+async fn a_message_that_comes_while_it_is_fetched_needs_no_answer() {
+    let mut line = Line::new().await;
+    for id in [0, 2] {
+        line.push(id, message(id)).await;
+    }
+    assert_eq!(line.next().await.unwrap(), message(0));
+    let fetched = tokio::time::timeout(PATIENCE, line.requests.as_mut().unwrap().fetched.recv());
+    let (request, _) = fetched.await.expect("a fetch in time").unwrap();
+    line.push(1, message(1)).await;
+    assert_eq!(line.next().await.unwrap(), message(1));
+    assert_eq!(line.next().await.unwrap(), message(2));
+    request.reject(RequestErrorCode::InvalidRange, "not kept any more").unwrap();
+    for id in 3..20 {
+        line.push(id, message(id)).await;
+        assert_eq!(line.next().await.unwrap(), message(id));
+    }
+}
+
+#[tokio::test]
 async fn a_message_that_was_cut_is_fetched() {
     let mut line = Line::new().await;
     line.push(0, message(0)).await;
@@ -250,14 +269,14 @@ async fn bd1_what_is_no_message_or_too_long_or_too_far_ends_the_session() {
 /// The whole of it, from one of our senders to one of our receivers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bd1_a_sender_waits_for_a_slow_reader_and_nothing_is_lost() {
-    const N: u64 = 2_000;
+    const N: u64 = 700;
     let mut line = Line::new().await;
     let outgoing = line.outgoing.take().unwrap();
     let mut outbound = Outbound::new(line.link.clone(), outgoing, 64, Arc::default());
     let kept = outbound.kept().clone();
     let requests = line.requests.take().unwrap();
     line.tasks.spawn(answer(requests, NAME, kept));
-    // 200 MB in all, of which one message is taken at a time, and at first none.
+    // 70 MB in all, of which one message is taken at a time, and at first none.
     let object = |id: u64| Bytes::from(vec![id as u8; 1 + (id as usize % 7) * 33_333]);
     let sent = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let count = sent.clone();
@@ -271,7 +290,7 @@ async fn bd1_a_sender_waits_for_a_slow_reader_and_nothing_is_lost() {
     let mut last = u64::MAX;
     while sent.load(std::sync::atomic::Ordering::SeqCst) != last {
         last = sent.load(std::sync::atomic::Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        tokio::time::sleep(Duration::from_millis(700)).await;
     }
     assert!(last < N, "the sender waits");
     for id in 0..N {
