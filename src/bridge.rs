@@ -1,7 +1,7 @@
-//! MCP between nodes: a client here, a server behind another node, and native QUIC between them.
+//! MCP between nodes: a client here, a server behind another node, and native QUIC or MOQT between them.
 //!
 //! ```text
-//!  MCP client ──stdio, HTTP──► proxy ══ QUIC, abhyasa-mcp/1 ══► node: session ──stdio, HTTP──► MCP server
+//!  MCP client ──stdio, HTTP──► proxy ══ QUIC: lines, or MOQT ══► node: session ──stdio, HTTP──► MCP server
 //!                                                                 │ envelope to the core, then the gate
 //! ```
 //!
@@ -17,12 +17,15 @@ mod message;
 pub(crate) mod proxy;
 mod running;
 mod session;
+mod transport;
 mod upstream;
 
-pub(crate) use link::Far;
+pub(crate) use link::{Far, Over};
+pub(crate) use message::Code;
 pub(crate) use session::Bridge;
+pub use transport::{ConnectError, MoqtTransport};
 
 /// Bytes of one message.
-const MESSAGE_LEN_MAX: usize = 4 * 1024 * 1024;
+pub(crate) const MESSAGE_LEN_MAX: usize = 4 * 1024 * 1024;
 /// Messages on their way in one direction of one session; further ones wait at their sender.
-const MESSAGES_READY_MAX: usize = 4;
+pub(crate) const MESSAGES_READY_MAX: usize = 4;

@@ -15,6 +15,8 @@ mod sessions;
 mod tools;
 mod views;
 
+pub use crate::bridge::{ConnectError, MoqtTransport};
+pub(crate) use lines::serve_on;
 pub use lines::{LinesError, serve_lines};
 
 use crate::node::NodeHandle;

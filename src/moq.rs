@@ -8,7 +8,10 @@ mod custody;
 mod fanout;
 pub(crate) mod hand;
 mod link;
+pub(crate) mod mcp;
 pub(crate) mod node;
+mod order;
+mod ordered;
 mod seal;
 mod session;
 mod sign;
@@ -16,6 +19,7 @@ mod track;
 mod watch;
 
 pub(crate) use link::{Link, LinkError};
+pub(crate) use session::Fronts;
 
 use moq_transport::coding::TrackNamespace;
 use std::time::Duration;

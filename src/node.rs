@@ -15,6 +15,7 @@ use crate::driver::{Batching, Call, Driver, DriverError, Shared};
 use crate::endpoint::{Acceptor, Door};
 use crate::gate::Gate;
 use crate::handler::{HandlerError, Handlers};
+use crate::moq::Fronts;
 use crate::moq::node::{Around as MoqAround, Moq, MoqError};
 use crate::peers::{Dial, Dialer};
 use crate::router::Router;
@@ -358,9 +359,7 @@ impl Builder {
                 calls: calls.clone(),
                 clock: clock.clone(),
             };
-            let moq = Moq::open(around, storage.clone())?;
-            moq.keep(&mut tasks)?;
-            Some(moq)
+            Some(Moq::open(around, storage.clone())?)
         } else {
             None
         };
@@ -389,11 +388,6 @@ impl Builder {
                 servers.spawn(a2a.clone().serve_quic(serving, incoming));
             }
         }
-        if let (Some(moq), Some(incoming)) = (&moq, moq_peers) {
-            let per_peer_max = config.quic.connections_per_peer_max;
-            let serving = Serving { per_peer_max, stop: stopping.clone() };
-            servers.spawn(moq.clone().accept(serving, incoming));
-        }
         let handle = NodeHandle {
             moq,
             calls,
@@ -408,12 +402,22 @@ impl Builder {
             http3: Arc::new(Mutex::new(http3)),
             quic_address,
         };
+        let per_peer_max = handle.config.quic.connections_per_peer_max;
+        let mut fronts = Fronts::default();
         if let Some(incoming) = mcp_calls {
             let bridge = Arc::new(Bridge::new(handle.clone(), gate, stopping.clone()));
-            let per_peer_max = handle.config.quic.connections_per_peer_max;
-            let serving = Serving { per_peer_max, stop: stopping };
+            fronts.mcp = Some(bridge.clone());
+            let serving = Serving { per_peer_max, stop: stopping.clone() };
             let serve = move |peer, send, recv| bridge.clone().serve(peer, send, recv);
             servers.spawn(serving.calls(incoming, serve));
+        }
+        if let Some(moq) = &handle.moq {
+            moq.keep(&mut tasks, &fronts)?;
+            if let Some(incoming) = moq_peers {
+                // Clients of MCP servers come beside a node that is here for custody.
+                let serving = Serving { per_peer_max: 2 * per_peer_max, stop: stopping };
+                servers.spawn(moq.clone().accept(serving, incoming, fronts));
+            }
         }
         Ok(Node { handle, endpoint, tasks, servers, stop, ended, a2a_failed })
     }

@@ -4,6 +4,7 @@ use super::message::{Code, Form, Message};
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use crate::calls::{Calls, Lines, tell};
 use crate::config::NodeConfig;
+use crate::moq::mcp::{Begun, Client};
 use crate::peers::Dial;
 use crate::tls::{self, TlsIdentity};
 use anyhow::Context as _;
@@ -17,27 +18,48 @@ use tokio::task::JoinSet;
 /// How long the other node may take for its first line.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(15);
 
+/// What sessions go over.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub(crate) enum Over {
+    /// A QUIC stream each (ALPN abhyasa-mcp/1)
+    #[default]
+    Native,
+    /// Tracks of Media over QUIC (ALPN moqt-18)
+    Moqt,
+}
+
 /// Whom sessions are with.
 #[derive(Clone, Debug)]
 pub(crate) struct Far {
-    calls: Arc<Calls>,
+    way: Way,
     peer: AgentId,
     server: String,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    Native(Arc<Calls>),
+    Moqt(Arc<Client>),
 }
 
 impl Far {
     /// Sessions with `server` behind `peer`, under the identity of the node of `config`, from a UDP
     /// port of their own.
-    pub(crate) fn new(config: &NodeConfig, peer: AgentId, server: String) -> anyhow::Result<Self> {
-        let tls = TlsIdentity::load(&config.quic.cert, &config.quic.key, &config.quic.ca)?;
-        tls.expect_node(&config.id)?;
-        let listed = config.peers.iter().find(|listed| listed.id == peer);
-        let address = listed.and_then(|listed| listed.address.as_ref()).with_context(|| {
-            format!("{peer} is no peer with an address in the configuration\n  hint: [[peers]] needs its id and address")
-        })?;
-        let dial = Dial::alone(config, tls)?;
-        let addresses = [(peer.clone(), address.as_str().to_owned())].into_iter().collect();
-        Ok(Self { calls: Arc::new(Calls::new(dial, addresses)), peer, server })
+    pub(crate) fn new(
+        config: &NodeConfig,
+        peer: AgentId,
+        server: String,
+        over: Over,
+    ) -> anyhow::Result<Self> {
+        let (dial, address) = dial(config, &peer)?;
+        let way = match over {
+            Over::Native => {
+                let addresses = [(peer.clone(), address)].into_iter().collect();
+                Way::Native(Arc::new(Calls::new(dial, addresses)))
+            }
+            Over::Moqt => Way::Moqt(Arc::new(Client::new(dial, peer.clone(), address))),
+        };
+        Ok(Self { way, peer, server })
     }
 
     /// Begins a session.
@@ -45,8 +67,35 @@ impl Far {
     /// # Errors
     /// Why there is none, as a client may be told.
     pub(crate) async fn begin(&self) -> Result<Link, (Code, String)> {
+        match &self.way {
+            Way::Native(calls) => self.begin_native(calls).await,
+            Way::Moqt(client) => self.begin_moqt(client).await,
+        }
+    }
+
+    async fn begin_moqt(&self, client: &Client) -> Result<Link, (Code, String)> {
+        let begun = client.begin(&self.server).await;
+        let begun = begun.map_err(|error| (Code::Unavailable, error.to_string()))?;
+        let Begun { to, from: mut messages, mut work } = begun;
+        let (said, from) = mpsc::channel(MESSAGES_READY_MAX);
+        let peer = self.peer.clone();
+        work.spawn(async move {
+            while let Some(message) = messages.recv().await {
+                let sent = match message {
+                    Ok(message) => said.send(message).await,
+                    Err(error) => return tracing::warn!(%peer, %error, "an MCP session was lost"),
+                };
+                if sent.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Link { to, from, _work: work })
+    }
+
+    async fn begin_native(&self, calls: &Calls) -> Result<Link, (Code, String)> {
         let lost = |why: String| (Code::Unavailable, why);
-        let begun = self.calls.begin(&self.peer, tls::ALPN_MCP).await;
+        let begun = calls.begin(&self.peer, tls::ALPN_MCP).await;
         let (mut send, recv) = begun.map_err(|error| lost(error.to_string()))?;
         let head = json!({ "server": self.server }).to_string().into_bytes();
         let mut lines = Lines::new(recv, MESSAGE_LEN_MAX);
@@ -94,6 +143,18 @@ impl Far {
         });
         Ok(Link { to, from, _work: work })
     }
+}
+
+/// What dials `peer` under the identity of the node of `config`, from a UDP port of its own, and where.
+pub(super) fn dial(config: &NodeConfig, peer: &AgentId) -> anyhow::Result<(Dial, String)> {
+    let tls = TlsIdentity::load(&config.quic.cert, &config.quic.key, &config.quic.ca)?;
+    tls.expect_node(&config.id)?;
+    let listed = config.peers.iter().find(|listed| listed.id == *peer);
+    let address = listed.and_then(|listed| listed.address.as_ref()).with_context(|| {
+        format!("{peer} is no peer with an address in the configuration\n  hint: [[peers]] needs its id and address")
+    })?;
+    let dial = Dial::alone(config, tls)?;
+    Ok((dial, address.as_str().to_owned()))
 }
 
 /// A session. It ends when this is dropped.

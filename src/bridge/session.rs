@@ -1,18 +1,20 @@
 //! A session of a peer with an MCP server behind this node.
 //!
 //! The first line of a stream says which server is meant, `{"server":"files"}`, and so does the
-//! first line of the answer, or it has an `error`. The lines after it are MCP's, both ways.
+//! first line of the answer, or it has an `error`. The lines after it are MCP's, both ways. Other ways to come here
+//! (`moq::mcp`) bring messages one by one.
 
 use super::message::{ACK_KEY, Code, Form, Message, OBLIGATION_KEY};
 use super::running::{self, Calls};
+use super::transport::Messages;
 use super::upstream::{Place, Upstream};
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use crate::a2a::whole_numbers;
 use crate::binding::http::OfferReply;
 use crate::calls::{self, LineError, Lines};
-use crate::config::{McpReach, McpServer, OWN_SERVER};
+use crate::config::{McpReach, McpServer, NodeConfig, OWN_SERVER};
 use crate::gate::{Gate, Refusal};
-use crate::mcp::{Caller, serve_lines};
+use crate::mcp::{Caller, serve_lines, serve_on};
 use crate::node::NodeHandle;
 use proto::id::AgentId;
 use proto::obligation::Obligation;
@@ -53,12 +55,33 @@ pub(crate) struct Bridge {
 }
 
 /// What a session is with.
-enum Begun {
+#[derive(Debug)]
+pub(crate) enum Begun {
     /// The node itself.
     Own(Place),
     /// The server of this name.
     Behind(String, Upstream),
 }
+
+impl Begun {
+    fn name(&self) -> &str {
+        match self {
+            Self::Own(_) => OWN_SERVER,
+            Self::Behind(name, _) => name,
+        }
+    }
+
+    /// Bytes of one message to it.
+    pub(crate) fn len_max(&self, config: &NodeConfig) -> usize {
+        match self {
+            Self::Own(_) => config.mcp.request_len_max.min(MESSAGE_LEN_MAX),
+            Self::Behind(..) => MESSAGE_LEN_MAX,
+        }
+    }
+}
+
+/// What a client is told, and what it says. After an error it says nothing more.
+pub(crate) type Ends = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Result<Vec<u8>, LineError>>);
 
 /// What came of the obligation beside a call.
 type Decided = (Message, Result<Option<Value>, String>);
@@ -84,6 +107,80 @@ impl Bridge {
             let _ = send.reset(calls::Code::Malformed.into());
             return;
         };
+        let begun = serde_json::from_slice::<Value>(&line)
+            .map_err(|error| (Code::Unavailable, format!("the first line: {error}")))
+            .and_then(|head| {
+                self.begin(&peer, head.get("server").and_then(Value::as_str).unwrap_or_default())
+            });
+        let begun = match begun {
+            Ok(begun) => begun,
+            Err((code, what)) => {
+                let error = json!({ "error": { "code": code as i64, "message": what } });
+                let _ = calls::tell(&mut send, error.to_string().into_bytes()).await;
+                let _ = send.finish();
+                return;
+            }
+        };
+        let head = json!({ "server": begun.name() }).to_string();
+        if calls::tell(&mut send, head.into_bytes()).await.is_err() {
+            return;
+        }
+        let read = head_lines.into_inner();
+        let (name, upstream) = match begun {
+            Begun::Own(_place) => {
+                let (node, stop) = (self.node.clone(), self.stop.clone());
+                let served = serve_lines(node, Caller::Peer(peer), stop, read, send).await;
+                if let Err(error) = served {
+                    tracing::debug!(%error, "an MCP session of a peer");
+                }
+                return;
+            }
+            Begun::Behind(name, upstream) => (name, upstream),
+        };
+        // Messages may be longer than the first line; what was read beyond it stays.
+        let lines = Lines::new(read, MESSAGE_LEN_MAX);
+        let (client, mut answers) = mpsc::channel::<Vec<u8>>(MESSAGES_READY_MAX);
+        let (read, heard) = mpsc::channel(MESSAGES_READY_MAX);
+        let mut reading = JoinSet::new(); // it ends with the session
+        reading.spawn(lines.feed(read));
+        let left = send.stopped(); // the client's side is gone
+        let write = async move {
+            while let Some(answer) = answers.recv().await {
+                if calls::tell(&mut send, answer).await.is_err() {
+                    return; // nobody listens
+                }
+            }
+            let _ = send.finish();
+        };
+        let wire = async {
+            tokio::select! {
+                biased;
+                () = write => {} // all is said
+                _ = left => {}
+            }
+        };
+        self.pump(peer, name, upstream, (client, heard), wire).await;
+    }
+
+    pub(crate) fn config(&self) -> &NodeConfig {
+        self.node.config()
+    }
+
+    /// The names of the servers that are `peer`'s: those behind the node, then the node itself.
+    pub(crate) fn names(&self, peer: &AgentId) -> Vec<String> {
+        let theirs = self.servers.values().filter(|server| is_for(server, peer));
+        let mut names: Vec<String> = theirs.map(|server| server.name.clone()).collect();
+        if self.node.config().mcp.enabled {
+            names.push(OWN_SERVER.to_owned());
+        }
+        names
+    }
+
+    /// Takes a place for a session of `peer` with a server, and starts what it needs.
+    ///
+    /// # Errors
+    /// Why there is none, as the peer may be told.
+    pub(crate) fn begin(&self, peer: &AgentId, name: &str) -> Result<Begun, (Code, String)> {
         let of_peer = {
             let mut of_peers = self.of_peers.lock().unwrap_or_else(PoisonError::into_inner);
             let none = || Arc::new(Semaphore::new(SESSIONS_PER_PEER_MAX));
@@ -92,7 +189,7 @@ impl Bridge {
         let places = (self.places.clone().try_acquire_owned(), of_peer.try_acquire_owned());
         let begun = match places {
             (Ok(of_all), Ok(of_peer)) => {
-                self.begin(&peer, &line, Place { _of_all: of_all, _of_peer: of_peer })
+                self.begin_in(peer, name, Place { _of_all: of_all, _of_peer: of_peer })
             }
             _ => {
                 let what = format!(
@@ -101,48 +198,17 @@ impl Bridge {
                 Err((Code::Overloaded, what))
             }
         };
-        let (name, upstream) = match begun {
-            Ok(Begun::Own(_place)) => {
-                let head = json!({ "server": OWN_SERVER }).to_string();
-                if calls::tell(&mut send, head.into_bytes()).await.is_ok() {
-                    let (node, stop) = (self.node.clone(), self.stop.clone());
-                    let read = head_lines.into_inner();
-                    let served = serve_lines(node, Caller::Peer(peer), stop, read, send).await;
-                    if let Err(error) = served {
-                        tracing::debug!(%error, "an MCP session of a peer");
-                    }
-                }
-                return;
-            }
-            Ok(Begun::Behind(name, upstream)) => (name, upstream),
-            Err((code, what)) => {
-                tracing::info!(%peer, what, "no MCP session");
-                let error = json!({ "error": { "code": code as i64, "message": what } });
-                let _ = calls::tell(&mut send, error.to_string().into_bytes()).await;
-                let _ = send.finish();
-                return;
-            }
-        };
-        let head = json!({ "server": name }).to_string();
-        if calls::tell(&mut send, head.into_bytes()).await.is_err() {
-            return;
+        if let Err((_, what)) = &begun {
+            tracing::info!(%peer, what, "no MCP session");
         }
-        // Messages may be longer than the first line; what was read beyond it stays.
-        let lines = Lines::new(head_lines.into_inner(), MESSAGE_LEN_MAX);
-        self.pump(peer, &name, upstream, lines, send).await;
+        begun
     }
 
-    fn begin(&self, peer: &AgentId, line: &[u8], place: Place) -> Result<Begun, (Code, String)> {
-        let head: Value = serde_json::from_slice(line)
-            .map_err(|error| (Code::Unavailable, format!("the first line: {error}")))?;
-        let name = head.get("server").and_then(Value::as_str).unwrap_or_default();
+    fn begin_in(&self, peer: &AgentId, name: &str, place: Place) -> Result<Begun, (Code, String)> {
         if name == OWN_SERVER && self.node.config().mcp.enabled {
             return Ok(Begun::Own(place));
         }
-        let server = self
-            .servers
-            .get(name)
-            .filter(|server| server.peers.as_ref().is_none_or(|peers| peers.contains(peer)));
+        let server = self.servers.get(name).filter(|server| is_for(server, peer));
         // What is not this peer's looks like what is not there.
         let none = || (Code::Unavailable, format!("no MCP server {name:?} for {peer} here"));
         let server = server.ok_or_else(none)?;
@@ -161,36 +227,53 @@ impl Bridge {
         }
     }
 
+    /// Passes messages between a client and a server until one of them ends, or `wire` does, which brings the
+    /// client what it is told.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        peer: AgentId,
+        begun: Begun,
+        messages: Ends,
+        wire: impl Future<Output = ()>,
+    ) {
+        match begun {
+            Begun::Own(_place) => {
+                let (to, from) = messages;
+                let served = async {
+                    let (node, stop) = (self.node.clone(), self.stop.clone());
+                    let transport = Messages { to: Some(to), from };
+                    let served = serve_on(node, Caller::Peer(peer), stop, transport).await;
+                    if let Err(error) = served {
+                        tracing::debug!(%error, "an MCP session of a peer");
+                    }
+                    std::future::pending::<()>().await; // its last words may be on their way
+                };
+                tokio::select! {
+                    () = served => {}
+                    () = wire => {}
+                }
+            }
+            Begun::Behind(name, upstream) => self.pump(peer, name, upstream, messages, wire).await,
+        }
+    }
+
     async fn pump(
         self: &Arc<Self>,
         peer: AgentId,
-        server: &str,
+        server: String,
         upstream: Upstream,
-        lines: Lines<tokio::io::BufReader<RecvStream>>,
-        mut send: SendStream,
+        (client, heard): Ends,
+        wire: impl Future<Output = ()>,
     ) {
-        let (client, mut answers) = mpsc::channel::<Vec<u8>>(MESSAGES_READY_MAX);
-        let (read, heard) = mpsc::channel(MESSAGES_READY_MAX);
-        let mut reading = JoinSet::new(); // it ends with the session
-        reading.spawn(lines.feed(read));
         let mut session = Session {
             bridge: self.clone(),
             peer,
-            server: server.to_owned(),
+            server,
             calls: Calls::default(),
             answers: VecDeque::new(),
             orders: VecDeque::new(),
             deciding: JoinSet::new(),
             deciding_len: 0,
-        };
-        let left = send.stopped(); // the client's side is gone
-        let write = async move {
-            while let Some(answer) = answers.recv().await {
-                if calls::tell(&mut send, answer).await.is_err() {
-                    return; // nobody listens
-                }
-            }
-            let _ = send.finish();
         };
         let stopped = async {
             // The session itself tells the calls; this is for one that does not end.
@@ -204,11 +287,14 @@ impl Bridge {
         tokio::select! {
             biased;
             () = run => {}
-            () = write => {} // all is said
-            _ = left => {}
+            () = wire => {}
             () = stopped => {}
         }
     }
+}
+
+fn is_for(server: &McpServer, peer: &AgentId) -> bool {
+    server.peers.as_ref().is_none_or(|peers| peers.contains(peer))
 }
 
 /// Returns when the node stops.

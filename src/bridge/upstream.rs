@@ -26,14 +26,14 @@ const ERROR_LINE_LEN_MAX: usize = 8 * 1024;
 
 /// A session's place among all, and among those of its peer. Held for as long as the server may live.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     pub(super) _of_all: OwnedSemaphorePermit,
     pub(super) _of_peer: OwnedSemaphorePermit,
 }
 
 /// A server. It ends when this is dropped; a program gets a little time.
 #[derive(Debug)]
-pub(super) struct Upstream {
+pub(crate) struct Upstream {
     /// What it is told. Dropped: nothing more comes.
     pub(super) to: mpsc::Sender<Message>,
     /// What it says. Closed: it ended.

@@ -2,7 +2,7 @@
 
 use super::run::Signals;
 use super::{Global, output};
-use crate::bridge::{Far, listen, proxy};
+use crate::bridge::{Far, Over, listen, proxy};
 use crate::config::NodeConfig;
 use proto::id::AgentId;
 use std::net::SocketAddr;
@@ -17,6 +17,9 @@ pub(super) struct ProxyArgs {
     /// Name of the server there.
     #[arg(long, value_name = "NAME")]
     server: String,
+    /// What the calls go over.
+    #[arg(long, value_enum, default_value_t, value_name = "WAY")]
+    over: Over,
     /// Listen here for Streamable HTTP, at /mcp, in place of standard input: a loopback address.
     #[arg(long, value_name = "ADDRESS", value_parser = loopback)]
     listen: Option<SocketAddr>,
@@ -30,10 +33,10 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 
 /// Runs until its client ends, or for one that listens until a signal.
 pub(super) async fn run(global: &Global, args: ProxyArgs) -> anyhow::Result<()> {
-    let ProxyArgs { peer, server, listen } = args;
+    let ProxyArgs { peer, server, over, listen } = args;
     let config = NodeConfig::load(&global.config_file())?;
     super::run::log_to_stderr(&config.log)?;
-    let far = Far::new(&config, peer, server)?;
+    let far = Far::new(&config, peer, server, over)?;
     let Some(address) = listen else {
         proxy::lines(far, tokio::io::stdin(), tokio::io::stdout()).await?;
         return Ok(());

@@ -77,6 +77,8 @@ pub(super) fn log_to_stderr(config: &LogConfig) -> anyhow::Result<()> {
     let filter: tracing_subscriber::EnvFilter = config.filter.parse()?;
     // At its other levels it logs whole messages, and payloads are never logged.
     let filter = filter.add_directive("rmcp=warn".parse()?);
+    // It warns of each subscription that is over, and of each stream that a peer ends.
+    let filter = filter.add_directive("moq_transport=error".parse()?);
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))

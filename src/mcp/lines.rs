@@ -4,6 +4,7 @@ use super::{Caller, Server, stopped};
 use crate::node::NodeHandle;
 use rmcp::RoleServer;
 use rmcp::service::ServerInitializeError;
+use rmcp::transport::Transport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use std::io;
 use std::pin::Pin;
@@ -41,10 +42,26 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let max = node.config().mcp.request_len_max;
-    let server = Server::new(node, caller, stop.clone());
     let read = Bounded { read, max, len: 0 };
     let transport: AsyncRwTransport<RoleServer, _, _> =
         AsyncRwTransport::new_server(read, write).with_max_line_length(max.saturating_add(1));
+    serve_on(node, caller, stop, transport).await
+}
+
+/// Serves `caller` over a transport of messages until the client ends it or `stop` is set.
+///
+/// # Errors
+/// [`LinesError`].
+pub(crate) async fn serve_on<T>(
+    node: NodeHandle,
+    caller: Caller,
+    stop: Receiver<bool>,
+    transport: T,
+) -> Result<(), LinesError>
+where
+    T: Transport<RoleServer> + 'static,
+{
+    let server = Server::new(node, caller, stop.clone());
     let begun = tokio::select! {
         begun = rmcp::serve_server(server, transport) => begun,
         () = stopped(stop.clone()) => return Ok(()),

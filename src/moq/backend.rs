@@ -30,6 +30,44 @@ pub(crate) struct Backend {
     control_open: Arc<AtomicBool>,
     flight: Arc<Flight>,
     arriving: Arc<AtomicUsize>,
+    inlet: Arc<Inlet>,
+}
+
+/// Who wants no further streams of data to come.
+#[derive(Debug, Default)]
+pub(crate) struct Inlet {
+    holding: AtomicUsize,
+    open: Notify,
+}
+
+impl Inlet {
+    async fn opened(&self) {
+        loop {
+            let open = self.open.notified();
+            if self.holding.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            open.await;
+        }
+    }
+}
+
+/// One of those.
+#[derive(Debug)]
+pub(crate) struct Held(Arc<Inlet>);
+
+impl Held {
+    pub(crate) fn begin(inlet: &Arc<Inlet>) -> Self {
+        inlet.holding.fetch_add(1, Ordering::AcqRel);
+        Self(inlet.clone())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.holding.fetch_sub(1, Ordering::AcqRel);
+        self.0.open.notify_waiters();
+    }
 }
 
 /// Streams of data that the other side has not wholly acknowledged.
@@ -95,8 +133,12 @@ impl Drop for Flying {
 
 impl Backend {
     pub(crate) fn new(connection: Connection) -> Self {
-        let (control_open, flight, arriving) = Default::default();
-        Self { connection, control_open, flight, arriving }
+        let (control_open, flight, arriving, inlet) = Default::default();
+        Self { connection, control_open, flight, arriving, inlet }
+    }
+
+    pub(crate) const fn inlet(&self) -> &Arc<Inlet> {
+        &self.inlet
     }
 
     pub(crate) const fn flight(&self) -> &Arc<Flight> {
@@ -170,6 +212,7 @@ impl wt::Session for Backend {
     type Error = BackendError;
 
     async fn accept_uni(&self) -> Result<Receiving, BackendError> {
+        self.inlet.opened().await;
         let stream = self.connection.accept_uni().await?;
         Ok(Receiving { stream, arriving: Some(Arriving { all: self.arriving.clone(), own: 0 }) })
     }

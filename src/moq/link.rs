@@ -3,7 +3,7 @@
 //! All waits for answers have a limit, all requests are counted, and a session that ends takes everything in it
 //! along: who used it begins anew with the next one.
 
-use super::backend::{Backend, Flight, Kept};
+use super::backend::{Backend, Flight, Held, Inlet, Kept};
 use super::track::{Incoming, TrackError};
 use super::{
     ANSWER_TIME_MAX, GROUPS_FLYING_MAX, PEER_REQUESTS_MAX, REQUESTS_MAX, REQUESTS_TOTAL_MAX,
@@ -62,6 +62,28 @@ pub(crate) type LinkEnd = Result<(), SessionError>;
 pub(crate) struct Requests {
     pub(crate) subscribed: mpsc::Receiver<Subscribed>,
     pub(crate) fetched: mpsc::Receiver<(FetchRequested, StandaloneFetch)>,
+    _shuts: Shuts, // after the receivers, whose end it looks for
+}
+
+/// Takes a door away whose other side is gone, unless another has taken its place.
+struct Shuts {
+    doors: Doors,
+    namespace: TrackNamespace,
+}
+
+impl std::fmt::Debug for Shuts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Shuts").field(&self.namespace).finish()
+    }
+}
+
+impl Drop for Shuts {
+    fn drop(&mut self) {
+        let mut doors = open(&self.doors);
+        if doors.get(&self.namespace).is_some_and(|door| door.subscribed.is_closed()) {
+            doors.remove(&self.namespace);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -85,6 +107,7 @@ pub(crate) struct Link {
     slots: Arc<Semaphore>,
     asked: Arc<AtomicU64>,
     flight: Arc<Flight>,
+    inlet: Arc<Inlet>,
     connection: Connection,
 }
 
@@ -127,13 +150,13 @@ impl Link {
         tokens: Vec<AuthorizationToken>,
     ) -> Result<(Self, impl Future<Output = LinkEnd> + Send), LinkError> {
         let backend = Self::backend(&connection);
-        let flight = backend.flight().clone();
+        let (flight, inlet) = (backend.flight().clone(), backend.inlet().clone());
         let session = transport::Session::new(backend, url);
         let opened = Session::connect_with_tokens(session, None, Transport::RawQuic, tokens);
         let opened = tokio::time::timeout(ANSWER_TIME_MAX, opened).await;
         let (session, publisher, subscriber) =
             opened.map_err(|_| LinkError::NoAnswer { what: "SETUP" })??;
-        Ok(Self::run(connection, session, publisher, subscriber, flight))
+        Ok(Self::run(connection, session, publisher, subscriber, (flight, inlet)))
     }
 
     /// Takes a session that a peer opens.
@@ -144,7 +167,7 @@ impl Link {
         connection: Connection,
     ) -> Result<(Self, impl Future<Output = LinkEnd> + Send), LinkError> {
         let backend = Self::backend(&connection);
-        let flight = backend.flight().clone();
+        let (flight, inlet) = (backend.flight().clone(), backend.inlet().clone());
         let url = Url::parse("moqt://localhost").map_err(|_| SessionError::Internal)?;
         let session = transport::Session::new(backend, url);
         let opened = Session::accept(session, None, Transport::RawQuic);
@@ -153,7 +176,7 @@ impl Link {
             opened.map_err(|_| LinkError::NoAnswer { what: "SETUP" })??;
         let publisher = publisher.ok_or(SessionError::Internal)?;
         let subscriber = subscriber.ok_or(SessionError::Internal)?;
-        Ok(Self::run(connection, session, publisher, subscriber, flight))
+        Ok(Self::run(connection, session, publisher, subscriber, (flight, inlet)))
     }
 
     fn backend(connection: &Connection) -> Backend {
@@ -166,7 +189,7 @@ impl Link {
         session: Session,
         publisher: Publisher,
         subscriber: Subscriber,
-        flight: Arc<Flight>,
+        (flight, inlet): (Arc<Flight>, Arc<Inlet>),
     ) -> (Self, impl Future<Output = LinkEnd> + Send) {
         publisher.accept_fetch(); // before the first can come
         let link = Self {
@@ -176,6 +199,7 @@ impl Link {
             slots: Arc::new(Semaphore::new(REQUESTS_MAX)),
             asked: Arc::default(),
             flight,
+            inlet,
             connection: connection.clone(),
         };
         let (publisher, doors) = (link.publisher.clone(), link.doors.clone());
@@ -199,6 +223,12 @@ impl Link {
     /// Waits until there is room for a further group.
     pub(crate) async fn room(&self) {
         self.flight.below(GROUPS_FLYING_MAX).await;
+    }
+
+    /// Lets no further group come, of whatever track, until the value is dropped: those that come wait in QUIC, and
+    /// who sends them waits for credit.
+    pub(crate) fn hold_back(&self) -> Held {
+        Held::begin(&self.inlet)
     }
 
     /// Whether groups are on their way that the other side has not acknowledged.
@@ -226,8 +256,8 @@ impl Link {
         let (subscribed_tx, subscribed) = mpsc::channel(REQUESTS_WAITING_MAX);
         let (fetched_tx, fetched) = mpsc::channel(REQUESTS_WAITING_MAX);
         let door = Door { subscribed: subscribed_tx, fetched: fetched_tx };
-        open(&self.doors).insert(namespace, door);
-        Requests { subscribed, fetched }
+        open(&self.doors).insert(namespace.clone(), door);
+        Requests { subscribed, fetched, _shuts: Shuts { doors: self.doors.clone(), namespace } }
     }
 
     /// Announces a namespace, so that the other side may ask for its tracks, and a relay knows whom to ask.

@@ -3,7 +3,7 @@
 use super::custody::Shared;
 use super::fanout::{Groups, Hop};
 use super::seal::SealKey;
-use super::session::{self, With};
+use super::session::{self, Fronts, With};
 use super::sign::Signatures;
 use super::watch::Watched;
 use super::{ALPN, Link, LinkError, SHARE_REQUESTS_MAX};
@@ -132,16 +132,17 @@ impl Moq {
         self: Arc<Self>,
         serving: Serving,
         incoming: mpsc::Receiver<Incoming>,
+        fronts: Fronts,
     ) {
         let stopping = serving.clone();
         serving
             .connections(incoming, Code::Overloaded.into(), move |connection, peer| {
-                let (this, stopping) = (self.clone(), stopping.clone());
+                let (this, stopping, fronts) = (self.clone(), stopping.clone(), fronts.clone());
                 async move {
                     let served = async {
                         let (link, task) = Link::accept(connection).await?;
-                        let with = this.with_peer(&peer);
-                        session::run(this.shared.clone(), link, task, with).await
+                        let with = this.with_peer(&peer, true);
+                        session::run(this.shared.clone(), link, task, with, fronts).await
                     };
                     tokio::select! {
                         ended = served => log(&peer, ended),
@@ -153,12 +154,20 @@ impl Moq {
     }
 
     /// Keeps sessions with peers that are dialled, and with relays, for ever.
-    pub(crate) fn keep(self: &Arc<Self>, tasks: &mut JoinSet<()>) -> Result<(), TlsError> {
+    ///
+    /// # Errors
+    /// [`TlsError`] of a relay.
+    pub(crate) fn keep(
+        self: &Arc<Self>,
+        tasks: &mut JoinSet<()>,
+        fronts: &Fronts,
+    ) -> Result<(), TlsError> {
         for peer in &self.config.peers {
             if let (Binding::Moqt, Some(address)) = (&peer.binding, &peer.address) {
                 let to = Dialled::Peer(peer.id.clone(), address.as_str().to_owned());
-                let (this, with) = (self.clone(), self.with_peer(&peer.id));
-                tasks.spawn(async move { this.keep_session(to, with).await });
+                let (this, with) = (self.clone(), self.with_peer(&peer.id, false));
+                let fronts = fronts.clone();
+                tasks.spawn(async move { this.keep_session(to, with, fronts).await });
             }
         }
         for relay in &self.config.relays {
@@ -178,9 +187,9 @@ impl Moq {
                 let part = (part(index), part(count));
                 let groups = if index == 0 { self.own_groups(&met) } else { BTreeSet::new() };
                 let watched = index == 0 && relay.may_watch;
-                let with = With { hop, peers, part, groups, watched };
+                let with = With { hop, peers, part, groups, watched, guest: false };
                 let (this, to) = (self.clone(), Dialled::Relay(relay.clone(), client.clone()));
-                tasks.spawn(async move { this.keep_session(to, with).await });
+                tasks.spawn(async move { this.keep_session(to, with, Fronts::default()).await });
             }
         }
         Ok(())
@@ -193,17 +202,17 @@ impl Moq {
         groups.map(|group| group.name.clone()).collect()
     }
 
-    fn with_peer(&self, id: &AgentId) -> With {
+    fn with_peer(&self, id: &AgentId, guest: bool) -> With {
         let found = self.config.peers.iter().find(|peer| peer.id == *id);
         let groups = found.map(|peer| peer.groups.clone()).unwrap_or_default();
         let watched = found.is_some_and(|peer| peer.may_watch);
         let peers = BTreeMap::from([(id.clone(), groups)]);
         let groups = self.own_groups(&peers);
-        With { hop: Hop::Peer(id.clone()), peers, part: (0, 1), groups, watched }
+        With { hop: Hop::Peer(id.clone()), peers, part: (0, 1), groups, watched, guest }
     }
 
     /// Keeps a session with who is dialled, for ever.
-    async fn keep_session(&self, to: Dialled, with: With) {
+    async fn keep_session(&self, to: Dialled, with: With, fronts: Fronts) {
         let mut wait = self.waiting(&to.to_string());
         let mut fresh = None;
         loop {
@@ -215,7 +224,8 @@ impl Moq {
                 };
                 let (link, task) = Link::connect(connection, to.url()?, Vec::new()).await?;
                 begun = Some(Instant::now());
-                let session = session::run(self.shared.clone(), link.clone(), task, with.clone());
+                let (shared, fronts) = (self.shared.clone(), fronts.clone());
+                let session = session::run(shared, link.clone(), task, with.clone(), fronts);
                 tokio::pin!(session);
                 tokio::select! {
                     ended = &mut session => return Ok::<_, SessionFailed>(ended?),

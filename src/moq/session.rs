@@ -6,7 +6,8 @@ use super::fanout::{Groups, Hop};
 use super::link::{Link, LinkEnd, LinkError, Requests};
 use super::sign::Opened;
 use super::track::{Incoming, Outgoing};
-use super::{PREFIXES_MAX, namespace, watch};
+use super::{PREFIXES_MAX, mcp, namespace, watch};
+use crate::bridge::Bridge;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use moq_transport::coding::TrackNamespace;
@@ -49,6 +50,14 @@ pub(crate) struct With {
     pub(crate) groups: BTreeSet<GroupName>,
     /// Whether who is there may watch this node.
     pub(crate) watched: bool,
+    /// Whether it came to us, and may want something else than custody.
+    pub(crate) guest: bool,
+}
+
+/// What peers find in a session beside custody.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fronts {
+    pub(crate) mcp: Option<Arc<Bridge>>,
 }
 
 struct Session {
@@ -76,6 +85,7 @@ pub(crate) async fn run(
     link: Link,
     task: impl Future<Output = LinkEnd> + Send,
     with: With,
+    fronts: Fronts,
 ) -> Result<(), LinkError> {
     let session = shared.sessions.fetch_add(1, Ordering::Relaxed);
     let epoch = Epoch { boot: shared.boot, session };
@@ -91,9 +101,11 @@ pub(crate) async fn run(
     }
     let watchers = Arc::new(Semaphore::new(watch::WATCHERS_MAX));
     let session = Arc::new(Session { shared, link, with, epoch, peers, watchers });
+    let beside = session.beside(fronts); // before anything can be asked
     let ended = tokio::select! {
         ended = task => ended.map_err(LinkError::from),
         ended = session.work() => ended,
+        () = beside => Ok(()),
     };
     session.link.connection().close(0u32.into(), b"done");
     drop(session);
@@ -129,19 +141,34 @@ impl Session {
                 }
             }
         };
+        let announce = async {
+            let peers = self.link.announce(self.own(Part::Peers { index, count })).await?;
+            let public = match index {
+                0 => Some(self.link.announce(self.own(Part::All)).await?),
+                _ => None,
+            };
+            Ok((peers, public))
+        };
         let announced = async {
-            let mut peers = self.link.announce(self.own(Part::Peers { index, count })).await?;
-            let mut public = None;
-            if index == 0 {
-                public = Some(self.link.announce(self.own(Part::All)).await?);
-            }
+            let (mut peers, public) = match announce.await {
+                Ok(announced) => announced,
+                // It is not here for custody.
+                Err(LinkError::Refused { .. } | LinkError::NoAnswer { .. }) if self.with.guest => {
+                    tracing::debug!(with = ?self.with.hop, "a session without custody");
+                    return std::future::pending().await;
+                }
+                Err(error) => return Err(error),
+            };
             // Who is not announced is found by nobody: a session like that is no use.
-            match &mut public {
-                Some(public) => tokio::select! {
+            match public {
+                Some(mut public) => tokio::select! {
                     () = peers.ended() => {}
                     () = public.ended() => {}
                 },
                 None => peers.ended().await,
+            }
+            if self.with.guest {
+                return std::future::pending().await; // it may be here for something else, too
             }
             Ok(())
         };
@@ -155,6 +182,20 @@ impl Session {
             ended = served => ended,
             ended = announced => ended,
             ended = heard => ended,
+        }
+    }
+
+    /// What a direct peer finds here beside custody. It has no end of its own.
+    fn beside(&self, fronts: Fronts) -> impl Future<Output = ()> + Send + use<> {
+        let mcp = match &self.with.hop {
+            Hop::Peer(peer) => Some(mcp::serve(fronts.mcp, &self.link, peer)),
+            Hop::Relay(_) => None,
+        };
+        async move {
+            match mcp {
+                Some(mcp) => mcp.await,
+                None => std::future::pending().await,
+            }
         }
     }
 

@@ -213,4 +213,6 @@ async fn an_ack_overtakes_bulk_that_was_sent_before_it() {
 }
 
 mod hostile;
+mod mcp;
+mod ordered;
 mod signed;

@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use moq_transport::message::PublishDoneCode;
 use moq_transport::serve::{
-    ServeError, Subgroup, SubgroupReader, SubgroupWriter, SubgroupsReader, SubgroupsWriter, Track,
-    TrackReader, TrackReaderMode,
+    ServeError, Subgroup, SubgroupObjectReader, SubgroupReader, SubgroupWriter, SubgroupsReader,
+    SubgroupsWriter, Track, TrackReader, TrackReaderMode,
 };
 use moq_transport::session::{SessionError, Subscribe, Subscribed};
 use std::pin::Pin;
@@ -208,8 +208,8 @@ impl Incoming {
     }
 
     /// Why the publisher ended it, once it did.
-    pub(crate) async fn closed(&self) -> Result<(), ServeError> {
-        self.subscribe.closed().await
+    pub(crate) fn closed(&self) -> impl Future<Output = Result<(), ServeError>> + Send + '_ {
+        self.subscribe.closed()
     }
 }
 
@@ -246,19 +246,31 @@ pub(crate) async fn object(
     group: &mut SubgroupReader,
     len_max: usize,
 ) -> Result<Option<Bytes>, TrackError> {
-    let Some(mut object) = group.next().await? else { return Ok(None) };
+    let Some(object) = group.next().await? else { return Ok(None) };
     if object.size > len_max {
         return Err(TrackError::TooLong { max: len_max });
     }
+    payload(object).await.map(Some)
+}
+
+/// The payload of an object, which is as long as it says.
+///
+/// # Errors
+/// [`TrackError`].
+pub(crate) async fn payload(mut object: SubgroupObjectReader) -> Result<Bytes, TrackError> {
     let mut whole = match object.read().await? {
-        None => return Ok(Some(Bytes::new())),
-        Some(first) if first.len() == object.size => return Ok(Some(first)),
+        None if object.size == 0 => return Ok(Bytes::new()),
+        None => return Err(ServeError::Size.into()),
+        Some(first) if first.len() == object.size => return Ok(first),
         Some(first) => BytesMut::from(first),
     };
     while let Some(chunk) = object.read().await? {
         whole.extend_from_slice(&chunk);
     }
-    Ok(Some(whole.freeze()))
+    if whole.len() != object.size {
+        return Err(ServeError::Size.into());
+    }
+    Ok(whole.freeze())
 }
 
 async fn only(

@@ -44,17 +44,38 @@ const GATE: &str =
 
 /// Alice's node with this behind it, and Bob, whose configuration the proxies have.
 fn configs(world: &World, more: &str) -> (NodeConfig, PathBuf) {
-    let (alice, _) = world.configs(more, "");
+    let (alice, _) = world.configs(&format!("[moq]\nenabled = true\n{more}"), "");
     (alice, world.path().join("bob/abhyasa.toml"))
 }
 
+/// What the proxies go over.
+#[derive(Clone, Copy, Debug)]
+enum Over {
+    Native,
+    Moqt,
+}
+
+impl Over {
+    const BOTH: [Self; 2] = [Self::Native, Self::Moqt];
+
+    /// The argument for it: native is what is taken without one.
+    const fn argument(self) -> Option<&'static str> {
+        match self {
+            Self::Native => None,
+            Self::Moqt => Some("--over=moqt"),
+        }
+    }
+}
+
 /// The arguments of a proxy.
-fn proxy(config: &Path, server: &str) -> Vec<String> {
+fn proxy(config: &Path, server: &str, over: Over) -> Vec<String> {
     let config = config.to_str().unwrap();
     let peer = id("alice").to_string();
     ["mcp", "proxy", "--config", config, "--peer", &peer, "--server", server]
+        .into_iter()
+        .chain(over.argument())
         .map(str::to_owned)
-        .to_vec()
+        .collect()
 }
 
 /// A proxy, spoken to line by line.
@@ -66,9 +87,9 @@ struct Proxy {
 }
 
 impl Proxy {
-    fn start(config: &Path, server: &str) -> Self {
+    fn start(config: &Path, server: &str, over: Over) -> Self {
         let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_abhyasa"))
-            .args(proxy(config, server))
+            .args(proxy(config, server, over))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -1,7 +1,8 @@
 //! The official SDK's client, unmodified, in both eras.
 
-use super::{GATE, configs, files, here, proxy, python};
+use super::{GATE, Over, configs, files, here, proxy, python};
 use crate::common::{self, World, id};
+use abhyasa::mcp::MoqtTransport;
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
@@ -27,9 +28,9 @@ pub(super) async fn client(era: &str, reach: &[String]) {
     assert!(said.trim_end().ends_with("all 8 walks done"), "{said}\n{complained}");
 }
 
-fn by_stdio(config: &Path) -> Vec<String> {
+fn by_stdio(config: &Path, over: Over) -> Vec<String> {
     let mut reach = vec![env!("CARGO_BIN_EXE_abhyasa").to_owned()];
-    reach.extend(proxy(config, "files"));
+    reach.extend(proxy(config, "files", over));
     reach
 }
 
@@ -38,7 +39,7 @@ async fn ab3_the_sdk_calls_over_quic_with_obligations_beside_its_calls() {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
     let alice = common::start(alice).await;
-    client("auto", &by_stdio(&bob)).await;
+    client("auto", &by_stdio(&bob, Over::Native)).await;
     alice.stop().await.unwrap();
 }
 
@@ -47,14 +48,24 @@ async fn ab3_the_sdk_does_in_the_era_of_sessions_too() {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
     let alice = common::start(alice).await;
-    client("legacy", &by_stdio(&bob)).await;
+    client("legacy", &by_stdio(&bob, Over::Native)).await;
+    alice.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ab3_the_sdk_calls_over_moqt_with_obligations_beside_its_calls_in_both_eras() {
+    let world = World::new();
+    let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
+    let alice = common::start(alice).await;
+    client("auto", &by_stdio(&bob, Over::Moqt)).await;
+    client("legacy", &by_stdio(&bob, Over::Moqt)).await;
     alice.stop().await.unwrap();
 }
 
 /// A proxy that listens, and where.
-async fn listening(config: &Path) -> (tokio::process::Child, String) {
+async fn listening(config: &Path, over: Over) -> (tokio::process::Child, String) {
     let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_abhyasa"))
-        .args(proxy(config, "files"))
+        .args(proxy(config, "files", over))
         .args(["--listen", "127.0.0.1:0"])
         .stdout(std::process::Stdio::piped())
         .kill_on_drop(true)
@@ -69,10 +80,19 @@ async fn listening(config: &Path) -> (tokio::process::Child, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ab3_the_sdk_calls_over_http_and_quic_in_both_eras() {
+    by_http(Over::Native).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ab3_the_sdk_calls_over_http_and_moqt_in_both_eras() {
+    by_http(Over::Moqt).await;
+}
+
+async fn by_http(over: Over) {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
     let alice = common::start(alice).await;
-    let (mut child, url) = listening(&bob).await;
+    let (mut child, url) = listening(&bob, over).await;
     client("auto", std::slice::from_ref(&url)).await;
     client("legacy", std::slice::from_ref(&url)).await;
     web(&url).await;
@@ -155,8 +175,29 @@ async fn ab3_the_server_behind_may_speak_http() {
     let files = format!("\n[[mcp_servers]]\nname = \"files\"\nurl = \"http://{at}/mcp\"\n");
     let (alice, bob) = configs(&world, &format!("{files}{GATE}"));
     let alice = common::start(alice).await;
-    client("auto", &by_stdio(&bob)).await;
-    client("legacy", &by_stdio(&bob)).await;
+    client("auto", &by_stdio(&bob, Over::Native)).await;
+    client("legacy", &by_stdio(&bob, Over::Native)).await;
     alice.stop().await.unwrap();
     server.kill().await.unwrap();
+}
+
+/// The Rust SDK's client, on our transport.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rust_sdk_calls_over_moqt() {
+    let world = World::new();
+    let (alice, bob) = configs(&world, &files());
+    let alice = common::start(alice).await;
+    let bob = abhyasa::config::NodeConfig::load(&bob).unwrap();
+    let transport = MoqtTransport::connect(&bob, id("alice"), "files").await.unwrap();
+    let client = rmcp::serve_client((), transport).await.unwrap();
+    let tools = client.list_all_tools().await.unwrap();
+    assert!(tools.iter().any(|tool| tool.name == "read"), "{tools:?}");
+    let call = json!({ "name": "read", "arguments": { "path": "a" } });
+    let call = serde_json::from_value(call).unwrap();
+    let answer = serde_json::to_value(client.call_tool(call).await.unwrap()).unwrap();
+    assert_eq!(answer["content"][0]["text"], "content of a", "{answer}");
+    client.cancel().await.unwrap();
+    let error = MoqtTransport::connect(&bob, id("alice"), "other").await.unwrap_err();
+    assert!(error.to_string().contains("no MCP server \"other\" for us"), "{error}");
+    alice.stop().await.unwrap();
 }

@@ -11,6 +11,7 @@
 mod common;
 
 mod custody;
+mod mcp;
 mod relays;
 mod watch;
 mod wire;

@@ -18,8 +18,8 @@ use proto::track::{Epoch, Namespace, Part, Track as Name};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bob, a node that knows Alice and Carol; we are Alice, with our own MOQT.
-struct Stage {
-    bob: Node,
+pub(super) struct Stage {
+    pub(super) bob: Node,
     ca: DevCa,
     alice: Signatures,
     endpoint: quinn::Endpoint,
@@ -36,6 +36,11 @@ struct Open {
 
 impl Stage {
     async fn new() -> Self {
+        Self::with("").await
+    }
+
+    /// The same, with more in Bob's configuration.
+    pub(super) async fn with(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let ca = DevCa::generate().unwrap();
         std::fs::create_dir(dir.path().join("ca")).unwrap();
@@ -50,14 +55,18 @@ impl Stage {
             format!("[[peers]]\nid = \"{}\"\n{may}\nbinding = \"moqt\"\n", id(name))
         };
         let head = "quic = { listen = \"127.0.0.1:0\" }\n[moq]\nenabled = true\n";
-        tune(&file, &format!("{head}{}{}", peer("alice"), peer("carol"))).unwrap();
+        tune(&file, &format!("{head}{more}{}{}", peer("alice"), peer("carol"))).unwrap();
         let bob = Builder::new(NodeConfig::load(&file).unwrap()).start().await.unwrap();
         let endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
         Self { bob, alice: signatures(&ca, "alice"), ca, endpoint, _dir: dir }
     }
 
-    /// Alice's `session`-th session with Bob, brought up by hand.
-    async fn open(&self, session: u64) -> Open {
+    pub(super) fn alice_tls(&self) -> TlsIdentity {
+        identity(&self.ca, "alice")
+    }
+
+    /// A session with Bob in which nothing has happened, and its task.
+    pub(super) async fn link(&self) -> (Link, JoinSet<()>) {
         let tls = identity(&self.ca, "alice");
         let transport = Arc::new(quinn::TransportConfig::default());
         let config = tls.client(&[ALPN], &id("bob"), transport).unwrap();
@@ -67,6 +76,12 @@ impl Stage {
         let (link, run) = Link::connect(connection.await.unwrap(), url, Vec::new()).await.unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { drop(run.await) });
+        (link, tasks)
+    }
+
+    /// Alice's `session`-th session with Bob, brought up by hand.
+    async fn open(&self, session: u64) -> Open {
+        let (link, mut tasks) = self.link().await;
         let (epoch, part) = at(session);
         let ns = namespace(&Namespace { publisher: id("alice"), epoch, part }.fields());
         let mut requests = link.answer(ns.clone());
