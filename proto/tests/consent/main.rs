@@ -1,0 +1,5 @@
+//! Consent (Anumati): documents, hashes, chains, versions, constraints, and the lifecycle.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod hashes;
+mod setup;
