@@ -13,6 +13,8 @@
 mod adherence;
 mod canonical;
 mod capability;
+mod chain;
+mod diff;
 mod json;
 mod limits;
 mod policy;
@@ -22,6 +24,8 @@ mod text;
 pub use adherence::{AdherenceDecision, AdherenceEvent};
 pub use canonical::{Anchored, CanonicalError, HashMismatch, canonical};
 pub use capability::CapabilityManifest;
+pub use chain::{ChainError, EventFault, RecordFault, TrailError, validate_chain, validate_trail};
+pub use diff::{ClaimChange, DiffError, Lineage, PolicyDiff};
 pub use json::{JsonError, read};
 pub use limits::*;
 pub use policy::{
