@@ -14,9 +14,14 @@ mod adherence;
 mod canonical;
 mod capability;
 mod chain;
+mod check;
 mod diff;
 mod json;
+mod lifecycle;
 mod limits;
+#[cfg(feature = "mutants")]
+mod mutant;
+mod odrl;
 mod policy;
 mod record;
 mod text;
@@ -25,9 +30,20 @@ pub use adherence::{AdherenceDecision, AdherenceEvent};
 pub use canonical::{Anchored, CanonicalError, HashMismatch, canonical};
 pub use capability::CapabilityManifest;
 pub use chain::{ChainError, EventFault, RecordFault, TrailError, validate_chain, validate_trail};
+#[cfg(feature = "mutants")]
+pub use check::evaluate_as;
+pub use check::{Check, CheckError, Finding, Request, check_action, evaluate};
 pub use diff::{ClaimChange, DiffError, Lineage, PolicyDiff};
 pub use json::{JsonError, read};
+pub use lifecycle::{
+    Append, Block, Duty, Input, Lifecycle, Now, Pair, Recovery, Refused, Side, State, Step, Tier,
+};
 pub use limits::*;
+#[cfg(feature = "mutants")]
+pub use mutant::Mutant;
+pub use odrl::{
+    ClaimParser, Constraint, ConstraintError, Intent, OdrlParser, Operator, Truth, Use,
+};
 pub use policy::{
     PolicyClaim, PolicyDocument, PolicyFault, RuleType, UsagePolicyFault, UsagePolicyRef,
 };
