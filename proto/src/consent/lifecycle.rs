@@ -383,6 +383,7 @@ impl Lifecycle {
         let counts = head.valid_until.triggers().or(self.always);
         #[cfg(feature = "mutants")]
         let counts = match self.mutant {
+            Some(Mutant::OverlooksBump) => Triggers { policy: false, ..counts },
             Some(Mutant::OverlooksDrift) => Triggers { capability: false, ..counts },
             _ => counts,
         };

@@ -16,6 +16,8 @@ pub enum Mutant {
     PermitsDisputed,
     /// Takes events that permit by a disputed claim (S6).
     TakesDisputedPermit,
+    /// Does not see that the policy has a new version (S1: consent that holds).
+    OverlooksBump,
     /// Does not see that the caller has changed (S7).
     OverlooksDrift,
     /// Does not let the caller fetch a policy with a new version once its consent is stale (L1).
@@ -26,13 +28,14 @@ pub enum Mutant {
 
 impl Mutant {
     /// All there are.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::TakesRejection,
         Self::Overwrites,
         Self::TakesUnanchored,
         Self::SkipsPermit,
         Self::PermitsDisputed,
         Self::TakesDisputedPermit,
+        Self::OverlooksBump,
         Self::OverlooksDrift,
         Self::StuckOnBump,
         Self::StuckOnDrift,
