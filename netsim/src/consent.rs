@@ -22,6 +22,7 @@
 //! its way, doing what is to be done ends in a new decision after a bounded number of steps.
 
 mod model;
+pub mod paper;
 mod rules;
 mod world;
 
@@ -52,6 +53,9 @@ pub struct Setup {
     pub until: Until,
     /// What ends them in any case.
     pub always: Triggers,
+    /// Whether only that happens which may happen in the paper's model: changes where they may be there,
+    /// and seen at once; no withdrawal, and no person who says no.
+    pub as_paper: bool,
     /// A rule the machine breaks on purpose.
     #[cfg(feature = "mutants")]
     pub mutant: Option<proto::consent::Mutant>,
@@ -85,6 +89,7 @@ impl Setup {
             side: Side::Caller,
             until: Until::AnyChange,
             always: Triggers::ALL,
+            as_paper: false,
             #[cfg(feature = "mutants")]
             mutant: None,
             watch: None,
@@ -103,6 +108,8 @@ pub struct Report {
     pub properties: BTreeMap<&'static str, bool>,
     /// Which states of the lifecycle follow which, and by what.
     pub edges: BTreeSet<(State, &'static str, State)>,
+    /// What each state is in the paper's model.
+    pub paper: BTreeSet<paper::Abstract>,
     /// How often something was seen to happen, so that no property holds for want of an occasion.
     pub witnessed: BTreeMap<&'static str, u64>,
     /// The first broken rule, and a shortest path to it.
@@ -136,6 +143,7 @@ pub fn check(setup: &Setup, threads: usize) -> Report {
         depth: checker.max_depth(),
         properties: Rule::ALL.iter().map(|rule| (rule.name(), broken(rule).is_none())).collect(),
         edges: witnesses.edges.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        paper: witnesses.paper.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         witnessed: witnesses.counts().collect(),
         counterexample: first.map(|(rule, path)| {
             (rule, path.into_actions().iter().map(|action| format!("{action:?}")).collect())

@@ -2,7 +2,7 @@
 //! that a check that explores nothing does not pass.
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing)]
 
-use netsim::consent::{Report, Rule, Setup, Until, check};
+use netsim::consent::{Report, Rule, Setup, Until, check, paper};
 use proto::consent::{Side, State, Triggers};
 use std::collections::BTreeSet;
 
@@ -47,6 +47,17 @@ fn the_paper_s_bounds() {
     ]
     .into();
     assert_eq!(report.edges, edges);
+}
+
+/// Held to what may happen in the paper's model, the machine comes into exactly the states it has there.
+#[test]
+fn the_paper_s_states_are_met() {
+    let setup = Setup { as_paper: true, ..Setup::paper() };
+    let there = paper::states(&setup);
+    let here = whole(&setup).paper;
+    assert_eq!(here.difference(&there).next(), None, "only here");
+    assert_eq!(there.difference(&here).next(), None, "only there");
+    assert_eq!(there.len(), 2580);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The states and actions as a model of `stateright`.
 
 use super::Setup;
+use super::paper::Abstract;
 use super::rules::Rule;
 use super::world::{Action, Did, Documents, World};
 use proto::consent::State;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(super) struct Witnesses {
     counts: [AtomicU64; 6],
     pub(super) edges: Mutex<BTreeSet<(State, &'static str, State)>>,
+    pub(super) paper: Mutex<BTreeSet<Abstract>>,
 }
 
 impl Witnesses {
@@ -88,6 +90,9 @@ impl Model for Checked {
     fn actions(&self, state: &World, found: &mut Vec<Action>) {
         // What is broken is told, and not followed.
         if state.broken.is_empty() {
+            let mut paper = self.witnesses.paper.lock().unwrap_or_else(PoisonError::into_inner);
+            paper.insert(state.abstracted());
+            drop(paper);
             state.actions(&self.setup, found);
         }
     }

@@ -1,5 +1,6 @@
 //! One caller, one callee, and what has happened between them.
 
+use super::paper::Abstract;
 use super::rules::{Rule, Rules};
 use super::{Setup, Until};
 use proto::consent::{
@@ -220,13 +221,27 @@ impl World {
         }
     }
 
+    /// What it is in the paper's model.
+    pub(super) fn abstracted(&self) -> Abstract {
+        Abstract {
+            state: self.machine.state(),
+            version: self.version,
+            capability: self.capability,
+            records: self.records,
+            events: self.events,
+            last: self.last.as_ref().map(|last| (last.decision, last.version, last.capability)),
+        }
+    }
+
     /// What may happen. What the machine must refuse is among it.
     pub(super) fn actions(&self, setup: &Setup, found: &mut Vec<Action>) {
         use AdherenceDecision::{Deny, Escalate, Permit};
-        if self.version < setup.versions {
+        let live = self.machine.state().is_live();
+        let bumps = live || self.machine.state() == State::PolicyFetched;
+        if self.version < setup.versions && (bumps || !setup.as_paper) {
             found.push(Action::Publish);
         }
-        if self.capability < setup.capabilities {
+        if self.capability < setup.capabilities && (live || !setup.as_paper) {
             found.push(Action::Change);
         }
         if setup.until == Until::Time && !self.expired {
@@ -247,7 +262,6 @@ impl World {
         let under_last = self.last.as_ref().map_or(0, |last| last.events);
         if (if setup.each_record { under_last } else { self.events }) < setup.events {
             // Where no record holds, all events are refused for that, before anything of them is read.
-            let live = self.machine.state().is_live();
             for claim in 0..if live { CLAIMS.len() } else { 1 } {
                 found.extend([true, false].map(|good| Action::Attempt(claim, good)));
                 for under in [Under::Last, Under::Earlier, Under::Nobody] {
@@ -257,6 +271,10 @@ impl World {
             }
         }
         found.extend((0..4).map(Action::Invoke));
+        if setup.as_paper {
+            let rejects = Action::Consent(ConsentDecision::Rejected);
+            found.retain(|it| *it != Action::Answer(false) && !(live && *it == rejects));
+        }
     }
 
     /// Does it. None if nothing came of it.
@@ -294,6 +312,9 @@ impl World {
                 self.did.refused_permit = refused && live && under == Under::Last;
             }
             Action::Invoke(bits) => self.invoke(setup, documents, bits),
+        }
+        if setup.as_paper {
+            drop(self.handle(documents, Input::Look));
         }
         self.check(setup);
         let did = std::mem::replace(&mut self.did, before.did);

@@ -93,7 +93,9 @@ const NOT_USE: [&str; 3] = ["transfer", "give", "sell"];
 /// Whether a claim is about an action on an asset. `odrl:All` is every asset, and `odrl:use` every action
 /// of ODRL's that uses.
 pub(super) fn applies(claim: &PolicyClaim, action: &str, asset: &str) -> bool {
-    let same = |one: &str, other: &str| one == other || local(one) == local(other);
+    // A name without a vocabulary may be of any; two vocabularies may mean two things by one word.
+    let bare = |one: &str, other: &str| local(one) == one && one == local(other);
+    let same = |one: &str, other: &str| one == other || bare(one, other) || bare(other, one);
     let every = matches!(claim.asset.as_str(), "odrl:All" | "odrl:all" | "*");
     let uses = claim.action.as_str() == "odrl:use"
         && action.strip_prefix("odrl:").is_some_and(|action| !NOT_USE.contains(&action));

@@ -431,8 +431,15 @@ impl<'de> Deserialize<'de> for Extra {
 }
 
 /// What is known of an action: names and values, all text.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Context(BTreeMap<String, String>);
+
+/// What an action is about may be private: logs get the names alone.
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
 
 impl Context {
     /// Checks `members`.

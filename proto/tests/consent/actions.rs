@@ -113,6 +113,8 @@ fn what_is_no_constraint_is_not_understood() {
         ("(x is a", "where a closing parenthesis belongs"),
         ("x is \"a", "a quotation does not end"),
         ("x is a andSequence y is b", "there is \"andSequence\""),
+        ("x is and", "where a value belongs there is \"and\""),
+        ("x is a and or is b", "where an operand belongs there is \"or\""),
         ("x is a and", "where an operand belongs there is the end"),
         ("the purpose of the processing is not profiling", "\"purpose\" is no operator"),
     ] {
@@ -255,6 +257,7 @@ fn the_parser_disputes_what_an_intended_use_is_against() {
         (1, intent("odrl:aggregate", "pii:session_data", &[("purpose", "behavioral_profiling")])),
         (1, intent("odrl:aggregate", "pii:session_data", &[])),
         (1, intent("odrl:read", "pii:session_data", &[("purpose", "marketing")])),
+        (1, intent("other:aggregate", "pii:session_data", &[("purpose", "marketing")])),
         (1, intent("odrl:aggregate", "a2a:task_output", &[("purpose", "marketing")])),
         (0, intent("odrl:read", "a2a:task_output", &[])),
         (3, intent("a2a:notify_principal", "anything", &[("task_cost", "200")])),

@@ -2,6 +2,7 @@
 
 use crate::setup::*;
 use abhyasa_proto::consent::*;
+use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -191,4 +192,73 @@ fn anchors_manifests_and_both_names_of_a_version_are_read() {
     let policy: PolicyDocument = round_trip(&document);
     assert_eq!(policy.claims[0].since().unwrap().to_string(), "1.0.0");
     assert_eq!(policy.check(), Ok(()));
+}
+
+/// Pointers to everything in `value`.
+fn pointers(value: &Value, at: &str, found: &mut Vec<String>) {
+    let inner: Vec<(String, &Value)> = match value {
+        Value::Object(members) => members.iter().map(|(name, it)| (name.clone(), it)).collect(),
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(at, it)| (at.to_string(), it)).collect()
+        }
+        _ => Vec::new(),
+    };
+    for (name, value) in inner {
+        let at = format!("{at}/{name}");
+        pointers(value, &at, found);
+        found.push(at);
+    }
+}
+
+fn small_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+        Just(json!("1.0.0")),
+        Just(json!("2026-03-04T09:00:00+01:00")),
+    ];
+    leaf.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map("[a-c]{1,3}", inner, 0..3)
+                .prop_map(|members| members.into_iter().collect::<serde_json::Map<_, _>>().into()),
+        ]
+    })
+}
+
+proptest! {
+    /// A document with something else at some place is refused, or is written as it came.
+    #[test]
+    fn whatever_is_read_is_written_as_it_was(which in 0..3_usize, place in any::<prop::sample::Index>(), other in small_json()) {
+        let mut document = value([POLICY, RECORD, EVENT][which]);
+        let mut places = Vec::new();
+        pointers(&document, "", &mut places);
+        let place: &String = place.get(&places);
+        *document.pointer_mut(place).unwrap() = other;
+        let bytes = serde_json::to_vec(&document).unwrap();
+        let written = match which {
+            0 => read::<PolicyDocument>(&bytes).map(|it| {
+                let _ = it.check();
+                assert_eq!(it.clone().sealed().verify_hash(), Ok(()));
+                serde_json::to_value(it)
+            }),
+            1 => read::<ConsentRecord>(&bytes).map(|it| {
+                let _ = it.check();
+                serde_json::to_value(it)
+            }),
+            _ => read::<AdherenceEvent>(&bytes).map(serde_json::to_value),
+        };
+        if let Ok(written) = written {
+            // Members of ours that are null are as if absent; what we do not know stays, null or not.
+            prop_assert_eq!(without_nulls(&written.unwrap()), without_nulls(&document));
+        }
+    }
+
+    /// Any bytes are refused or read, and nothing else.
+    #[test]
+    fn any_bytes_are_a_document_or_none(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+        prop_assert!(read::<PolicyDocument>(&bytes).is_err());
+    }
 }

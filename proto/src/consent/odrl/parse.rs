@@ -40,6 +40,10 @@ pub enum ConstraintError {
     Open,
 }
 
+/// Words that join, and are operands only in quotation marks.
+const JOINS: [&str; 9] =
+    ["and", "odrl:and", "AND", "or", "odrl:or", "OR", "xone", "odrl:xone", "XONE"];
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
     Word(String),
@@ -181,7 +185,7 @@ impl Parser {
 
     fn comparison(&mut self) -> Result<Constraint, ConstraintError> {
         let left = match self.next() {
-            Some(Token::Word(word)) => word,
+            Some(Token::Word(word)) if !JOINS.contains(&word.as_str()) => word,
             found => return Err(unexpected("an operand", found.as_ref())),
         };
         let operator = match self.next() {
@@ -216,7 +220,8 @@ impl Parser {
 
     fn value(&mut self) -> Result<String, ConstraintError> {
         match self.next() {
-            Some(Token::Word(text) | Token::Quoted(text)) => Ok(text),
+            Some(Token::Quoted(text)) => Ok(text),
+            Some(Token::Word(text)) if !JOINS.contains(&text.as_str()) => Ok(text),
             found => Err(unexpected("a value", found.as_ref())),
         }
     }
