@@ -10,7 +10,7 @@
 //! Whatever the machine may be told, it is told in every state: what belongs there, and what a caller that
 //! lies would send. That is each decision; each event, about a disputed claim too, and resting on the last
 //! record, on an earlier one or on none; skills by each set of claims; each turn of a review. The policy and
-//! the caller change in any state, and time may run out. What the machine refuses must leave it as it was.
+//! the caller change in any state, time may run out, and the machine may be lost and recovered. What the machine refuses must leave it as it was.
 //!
 //! What has happened is kept beside the machine, and it is from that, not from what the machine says, that
 //! the rules are decided.

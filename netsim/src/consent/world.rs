@@ -6,12 +6,14 @@ use super::{Setup, Until};
 use proto::consent::{
     AdherenceDecision, AdherenceEvent, Append, ClaimId, ConsentDecision, ConsentRecord,
     ContentHash, Context, Duty, EventId, Extra, Finding, Input, Lifecycle, Now, Pair, ParsedClaim,
-    PolicyDocument, RecordId, Refused, Request, Stamp, State, Step, Text, Tier, Triggers,
-    ValidUntil,
+    PolicyDocument, RecordId, Recovery, Refused, Request, Stamp, State, Step, Text, Tier, Trigger,
+    Triggers, ValidUntil,
 };
 use proto::id::AgentId;
 use proto::time::Time;
 use serde_json::json;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 /// Names of the two claims: one that is never disputed, and one that a conditional record disputes.
 const CLAIMS: [&str; 2] = ["use", "profile"];
@@ -42,6 +44,8 @@ pub(super) enum Action {
     Change,
     /// Time runs out.
     Expire,
+    /// The machine is lost, and recovered from its chains.
+    Restart,
     /// Somebody looks.
     Look,
     /// The caller fetches the policy.
@@ -70,6 +74,7 @@ impl Action {
             Self::Publish => "publish",
             Self::Change => "change",
             Self::Expire => "expire",
+            Self::Restart => "restart",
             Self::Look => "look",
             Self::Fetch => "fetch",
             Self::Review => "review",
@@ -108,9 +113,29 @@ pub(super) struct World {
     records: u8,
     events: u8,
     last: Option<Last>,
+    /// Why the last record holds no more, once the machine has said so.
+    ended: Option<Trigger>,
+    /// The last record, and the events under it.
+    kept: Aside<(Option<ConsentRecord>, Vec<AdherenceEvent>)>,
     /// What the last action did, for the witnesses.
     pub(super) did: Did,
     pub(super) broken: Rules,
+}
+
+/// What makes no two states differ: all that counts of it is in the machine.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Aside<T>(Arc<T>);
+
+impl<T> PartialEq for Aside<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T> Eq for Aside<T> {}
+
+impl<T> Hash for Aside<T> {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// What an action did.
@@ -216,6 +241,8 @@ impl World {
             records: 0,
             events: 0,
             last: None,
+            ended: None,
+            kept: Aside::default(),
             did: Did::default(),
             broken: Rules::default(),
         }
@@ -247,10 +274,16 @@ impl World {
         if setup.until == Until::Time && !self.expired {
             found.push(Action::Expire);
         }
+        if !setup.as_paper {
+            found.push(Action::Restart);
+        }
         found.extend([Action::Look, Action::Fetch, Action::Review]);
         let tiers = [Tier::AutoApproved, Tier::GovernanceReviewed, Tier::HumanRequired];
-        found.extend(tiers.map(Action::Judge));
-        found.extend([true, false].map(Action::Answer));
+        // Where something does not belong, one of it shows that it is refused.
+        let reviewed = self.machine.state() == State::GovernanceReview;
+        let some = |count: usize, belongs: bool| if belongs { count } else { 1 };
+        found.extend(tiers.map(Action::Judge).into_iter().take(some(3, reviewed)));
+        found.extend([true, false].map(Action::Answer).into_iter().take(some(2, reviewed)));
         if self.records < setup.records {
             let decisions = [
                 ConsentDecision::Accepted,
@@ -261,35 +294,35 @@ impl World {
         }
         let under_last = self.last.as_ref().map_or(0, |last| last.events);
         if (if setup.each_record { under_last } else { self.events }) < setup.events {
-            // Where no record holds, all events are refused for that, before anything of them is read.
-            for claim in 0..if live { CLAIMS.len() } else { 1 } {
+            for claim in 0..some(CLAIMS.len(), live) {
                 found.extend([true, false].map(|good| Action::Attempt(claim, good)));
                 for under in [Under::Last, Under::Earlier, Under::Nobody] {
-                    let decisions = if live { &[Permit, Deny, Escalate][..] } else { &[Permit] };
-                    found.extend(decisions.iter().map(|it| Action::Claim(claim, *it, under)));
+                    let said = some(3, live && under == Under::Last);
+                    let decisions = [Permit, Deny, Escalate].into_iter().take(said);
+                    found.extend(decisions.map(|it| Action::Claim(claim, it, under)));
                 }
             }
         }
-        found.extend((0..4).map(Action::Invoke));
+        found.extend((0..4).map(Action::Invoke).take(some(4, live)));
         if setup.as_paper {
             let rejects = Action::Consent(ConsentDecision::Rejected);
             found.retain(|it| *it != Action::Answer(false) && !(live && *it == rejects));
         }
     }
 
-    /// Does it. None if nothing came of it.
+    /// Does it, in the state `before`. None if nothing came of it.
     pub(super) fn act(
         &mut self,
+        before: &Self,
         setup: &Setup,
         documents: &Documents,
         action: Action,
     ) -> Option<()> {
-        let before = self.clone();
-        self.did = Did::default();
         match action {
             Action::Publish => self.version += 1,
             Action::Change => self.capability += 1,
             Action::Expire => self.expired = true,
+            Action::Restart => self.restart(setup, documents),
             Action::Look => drop(self.handle(documents, Input::Look)),
             Action::Fetch => drop(self.handle(documents, Input::Fetch)),
             Action::Review => drop(self.handle(documents, Input::Review)),
@@ -318,7 +351,7 @@ impl World {
         }
         self.check(setup);
         let did = std::mem::replace(&mut self.did, before.did);
-        let changed = *self != before;
+        let changed = self != before;
         self.did = did;
         (changed || self.did.refused()).then_some(())
     }
@@ -337,10 +370,13 @@ impl World {
     fn handle(&mut self, documents: &Documents, input: Input<'_>) -> Result<Step, Refused> {
         let now = self.now(documents);
         let mut looked = self.machine.clone();
-        let _ = looked.handle(&now, Input::Look);
-        self.did.from = Some(looked.state());
-        let from = self.machine.state();
         let result = self.machine.handle(&now, input);
+        let from = looked.state();
+        // By itself, to see that to handle an input begins with this.
+        if let Some(why) = looked.look(&now) {
+            self.ended = Some(why);
+        }
+        self.did.from = Some(looked.state());
         match &result {
             Err(_) => self.broken.add_unless(Rule::TypeOk, self.machine == looked),
             Ok(step) => {
@@ -356,12 +392,43 @@ impl World {
         result
     }
 
+    /// The machine after a restart is as it was, but for what was on its way to a decision.
+    fn restart(&mut self, setup: &Setup, documents: &Documents) {
+        let (record, under) = &*self.kept.0;
+        let last = self.events.checked_sub(1).map(|number| AdherenceEvent {
+            event_id: event_id(number),
+            ..self.event(0, AdherenceDecision::Deny, Under::Last)
+        });
+        let recovery = Recovery {
+            records: u64::from(self.records),
+            head: record.as_ref(),
+            ended: self.ended,
+            events: u64::from(self.events),
+            last: last.as_ref(),
+        };
+        let pair = documents.pair.clone();
+        let mut machine = Lifecycle::recover(pair, setup.side, setup.always, recovery);
+        #[cfg(feature = "mutants")]
+        {
+            machine = machine.with_mutant(setup.mutant);
+        }
+        under.iter().for_each(|event| machine.replay(event));
+        let deciding = matches!(
+            self.machine.state(),
+            State::PolicyFetched | State::GovernanceReview | State::Stale
+        );
+        self.broken.add_unless(Rule::TypeOk, deciding || machine == self.machine);
+        self.machine = machine;
+    }
+
     fn keep_record(&mut self, number: u64, record: &ConsentRecord) {
         let before = self.records.checked_sub(1).map(record_id);
         let behind = number == u64::from(self.records) && record.prev_record_id == before;
         self.broken.add_unless(Rule::ChainMonotonicity, behind);
         self.did.anew = self.records > 0;
         self.records += 1;
+        self.ended = None;
+        self.kept = Aside(Arc::new((Some(record.clone()), Vec::new())));
         self.last = Some(Last {
             decision: record.decision,
             version: self.version,
@@ -382,6 +449,9 @@ impl World {
             && self.last.as_ref().is_some_and(|last| last.decision != ConsentDecision::Rejected);
         self.broken.add_unless(Rule::AdherenceAnchored, anchored);
         self.events += 1;
+        let (record, mut under) = (*self.kept.0).clone();
+        under.push(event.clone());
+        self.kept = Aside(Arc::new((record, under)));
         let claim = CLAIMS.iter().position(|id| *id == event.claim_id.as_str());
         let permits = event.decision == AdherenceDecision::Permit;
         let disputed = claim.is_some_and(|claim| self.disputes(claim));

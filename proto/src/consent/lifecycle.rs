@@ -223,6 +223,8 @@ pub struct Recovery<'a> {
     pub records: u64,
     /// The last of them.
     pub head: Option<&'a ConsentRecord>,
+    /// Why it holds no more, if [`Lifecycle::look`] has said so.
+    pub ended: Option<Trigger>,
     /// Events in the trail.
     pub events: u64,
     /// The last of them, under whichever record.
@@ -263,9 +265,11 @@ impl Lifecycle {
             None => State::Idle,
             Some(decision) => after(decision),
         };
+        let why = from.ended.filter(|_| state.is_live());
+        let state = if why.is_some() { State::Stale } else { state };
         let last_event = from.last.map(|event| event.event_id.clone());
         let (records, events) = (from.records, from.events);
-        Self { state, head, records, events, last_event, ..Self::new(pair, side, always) }
+        Self { state, why, head, records, events, last_event, ..Self::new(pair, side, always) }
     }
 
     /// Takes an event of the trail as it is: it was taken before.
@@ -345,7 +349,7 @@ impl Lifecycle {
     /// [`Refused`] says who, what and by which rule.
     pub fn handle(&mut self, now: &Now<'_>, input: Input<'_>) -> Result<Step, Refused> {
         let from = self.state;
-        self.look(now);
+        let _ = self.look(now);
         let append = match input {
             Input::Look => None,
             Input::Fetch => self.fetch(now, &input)?,
@@ -359,9 +363,12 @@ impl Lifecycle {
         Ok(Step { from, to: self.state, append })
     }
 
-    /// S7: sees what has changed since the last consent, or since the policy was fetched.
+    /// S7: sees what has changed since the last consent, or since the policy was fetched. Each input does so
+    /// first. What it gives is why consent has ended just now: that must be durable before a restart (in
+    /// [`Recovery::ended`]), since a caller may change back, and what was once stale stays so.
     //= S7
-    fn look(&mut self, now: &Now<'_>) {
+    pub fn look(&mut self, now: &Now<'_>) -> Option<Trigger> {
+        let live = self.state.is_live();
         let why = match self.state {
             State::Accepted | State::Conditional => self.ended(now),
             // What is decided now would be about what is no more.
@@ -369,13 +376,12 @@ impl Lifecycle {
                 self.fetched.as_ref().and_then(|terms| terms.changed(now, Triggers::ALL))
             }
             State::Idle | State::Rejected | State::Stale => None,
-        };
-        if why.is_some() {
-            self.state = State::Stale;
-            self.why = why;
-            self.fetched = None;
-            self.review = Review::Open;
-        }
+        }?;
+        self.state = State::Stale;
+        self.why = Some(why);
+        self.fetched = None;
+        self.review = Review::Open;
+        live.then_some(why)
     }
 
     fn ended(&self, now: &Now<'_>) -> Option<Trigger> {

@@ -530,6 +530,7 @@ fn after_a_restart_the_machine_is_as_its_chains_have_it() {
         let recovery = Recovery {
             records: world.chain.len() as u64,
             head: world.chain.last(),
+            ended: None,
             events: world.trail.len() as u64,
             last: world.trail.last(),
         };
@@ -550,6 +551,39 @@ fn after_a_restart_the_machine_is_as_its_chains_have_it() {
     assert_eq!(recovered(&world), world.machine);
     world.consent(ConsentDecision::Rejected, &[]).unwrap();
     assert_eq!(recovered(&world), world.machine);
+}
+
+/// A caller that changes back, over a restart too, is not the one that consented.
+#[test]
+fn s7_what_was_stale_stays_so_over_a_restart() {
+    let mut world = World::callee();
+    world.capability = capability("m-1");
+    world.consent(ConsentDecision::Accepted, &[]).unwrap();
+    world.adhere("use", AdherenceDecision::Permit).unwrap();
+    world.capability = capability("m-2");
+    let now = Now {
+        at: at(5),
+        policy: &world.policy,
+        capability: world.capability.as_ref(),
+        principal: None,
+    };
+    let ended = world.machine.look(&now);
+    assert_eq!(ended, Some(Trigger::CapabilityChange));
+    assert_eq!(world.machine.look(&now), None, "it is told once");
+    let recovery = Recovery {
+        records: 1,
+        head: world.chain.last(),
+        ended,
+        events: 1,
+        last: world.trail.last(),
+    };
+    let mut machine = Lifecycle::recover(pair(), Side::Callee, Triggers::ALL, recovery);
+    world.trail.iter().for_each(|event| machine.replay(event));
+    assert_eq!(machine, world.machine);
+    world.machine = machine;
+    world.capability = capability("m-1");
+    assert!(world.invoke(&["use"]).is_err());
+    assert_eq!(world.consent(ConsentDecision::Accepted, &[]), Ok(State::Accepted));
 }
 
 #[test]
