@@ -7,6 +7,7 @@ mod baseline;
 mod builtin;
 pub mod check;
 pub mod cli;
+pub mod consent;
 mod disk;
 pub mod exhaust;
 pub mod fuzz;

@@ -1,8 +1,6 @@
 //! Checked names: a value of one of these types is proof that the text is usable.
 
 use crate::limits::ID_LEN_MAX;
-use std::borrow::Borrow;
-use std::fmt;
 
 /// Why a text cannot be an id, kind, agent name or governed key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +40,7 @@ pub enum IdError {
     },
 }
 
-fn check(what: &'static str, text: &str) -> Result<(), IdError> {
+pub(crate) fn check(what: &'static str, text: &str) -> Result<(), IdError> {
     if text.len() > ID_LEN_MAX {
         return Err(IdError::TooLong { what, len: text.len(), max: ID_LEN_MAX });
     }
@@ -67,12 +65,12 @@ macro_rules! checked_name {
         pub struct $name(std::sync::Arc<str>);
 
         impl $name {
-            /// Checks `text`: not blank, at most [`ID_LEN_MAX`] bytes, no control characters.
+            /// Checks `text`: not blank, at most [`ID_LEN_MAX`](crate::limits::ID_LEN_MAX) bytes, no control characters.
             ///
             /// # Errors
-            /// [`IdError`] says which rule it breaks.
-            pub fn new(text: &str) -> Result<Self, IdError> {
-                check($what, text)?;
+            /// [`IdError`](crate::id::IdError) says which rule it breaks.
+            pub fn new(text: &str) -> Result<Self, crate::id::IdError> {
+                crate::id::check($what, text)?;
                 Ok(Self(text.into()))
             }
 
@@ -84,16 +82,16 @@ macro_rules! checked_name {
         }
 
         impl TryFrom<String> for $name {
-            type Error = IdError;
-            fn try_from(text: String) -> Result<Self, IdError> {
-                check($what, &text)?;
+            type Error = crate::id::IdError;
+            fn try_from(text: String) -> Result<Self, crate::id::IdError> {
+                crate::id::check($what, &text)?;
                 Ok(Self(text.into()))
             }
         }
 
         impl std::str::FromStr for $name {
-            type Err = IdError;
-            fn from_str(text: &str) -> Result<Self, IdError> {
+            type Err = crate::id::IdError;
+            fn from_str(text: &str) -> Result<Self, crate::id::IdError> {
                 Self::new(text)
             }
         }
@@ -104,7 +102,7 @@ macro_rules! checked_name {
             }
         }
 
-        impl Borrow<str> for $name {
+        impl std::borrow::Borrow<str> for $name {
             fn borrow(&self) -> &str {
                 &self.0
             }
@@ -116,19 +114,21 @@ macro_rules! checked_name {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(&self.0)
             }
         }
 
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, "{:?}", &*self.0)
             }
         }
     };
 }
+
+pub(crate) use checked_name;
 
 checked_name!(
     /// Stable name of an obligation, the key of idempotent application (AB-3).

@@ -8,6 +8,7 @@ pub mod ack;
 pub mod backoff;
 pub mod batch;
 pub mod cbor;
+pub mod consent;
 pub mod custodian;
 pub mod custody;
 pub mod event;
