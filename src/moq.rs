@@ -11,7 +11,8 @@ mod session;
 mod sign;
 mod track;
 
-pub(crate) use link::{Link, LinkError};
+pub(crate) use link::{Link, LinkError, Requests};
+pub(crate) use track::{Incoming, Outgoing, TrackError, object};
 
 use moq_transport::coding::TrackNamespace;
 use std::time::Duration;

@@ -3,6 +3,7 @@
 //! What is outside can be replaced: the UDP socket and runtime, the clock, the store and the seed
 //! are given to [`Builder`]; production passes the real ones.
 
+use crate::a2a::moqt::Front;
 use crate::a2a::{A2a, A2aError, Around};
 use crate::api::h3::EXCESSIVE_LOAD;
 use crate::binding::http::HttpPeers;
@@ -351,16 +352,14 @@ impl Builder {
         let moq = if moq_wanted {
             let around = MoqAround {
                 config: config.clone(),
-                dial,
+                dial: dial.clone(),
                 backoff: dialer.backoff,
                 seed,
                 router: router.clone(),
                 calls: calls.clone(),
                 clock: clock.clone(),
             };
-            let moq = Moq::open(around, &*storage)?;
-            moq.keep(&mut tasks)?;
-            Some(moq)
+            Some(Moq::open(around, &*storage)?)
         } else {
             None
         };
@@ -374,6 +373,7 @@ impl Builder {
                     clock: clock.clone(),
                     peers: http.clone(),
                     calls: peer_calls,
+                    dial,
                     gate: gate.clone(),
                     quic_address,
                 };
@@ -388,6 +388,12 @@ impl Builder {
                 let serving = Serving { per_peer_max, stop: stopping.clone() };
                 servers.spawn(a2a.clone().serve_quic(serving, incoming));
             }
+        }
+        if let Some(moq) = &moq {
+            if let Some(a2a) = &a2a {
+                moq.serve_a2a(Front { a2a: a2a.clone(), stop: stopping.clone() });
+            }
+            moq.keep(&mut tasks)?;
         }
         if let (Some(moq), Some(incoming)) = (&moq, moq_peers) {
             let per_peer_max = config.quic.connections_per_peer_max;

@@ -9,6 +9,7 @@ use super::fanout::{Groups, Hop};
 use super::sign::{Opened, Signatures};
 use super::track::{Outgoing, TrackError};
 use super::{Link, OBJECTS_EARLY_MAX};
+use crate::a2a::moqt::Front;
 use crate::clock::Clock;
 use crate::driver::{Call, Input};
 use crate::router::{Router, SessionOutbox, SessionQueue, ToPeer};
@@ -22,8 +23,8 @@ use proto::obligation::Obligation;
 use proto::step::SessionId;
 use proto::track::Epoch;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) calls: mpsc::Sender<Call>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) groups: Groups,
+    /// The A2A server, if there is one.
+    pub(crate) agent: OnceLock<Front>,
     /// Counts starts of this node, durably.
     pub(crate) boot: u64,
     /// Counts MOQT sessions since then.

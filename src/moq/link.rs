@@ -62,6 +62,29 @@ pub(crate) type LinkEnd = Result<(), SessionError>;
 pub(crate) struct Requests {
     pub(crate) subscribed: mpsc::Receiver<Subscribed>,
     pub(crate) fetched: mpsc::Receiver<(FetchRequested, StandaloneFetch)>,
+    _closing: Closing,
+}
+
+/// Takes the door of a namespace away with who answered there: a peer that has us answer for ever new ones
+/// leaves none behind.
+#[derive(Debug)]
+struct Closing {
+    doors: Doors,
+    namespace: TrackNamespace,
+    /// Tells the door from one that took the name over.
+    door: mpsc::WeakSender<Subscribed>,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let mut doors = open(&self.doors);
+        let ours = |door: &Door| {
+            self.door.upgrade().is_some_and(|ours| door.subscribed.same_channel(&ours))
+        };
+        if doors.get(&self.namespace).is_some_and(ours) {
+            doors.remove(&self.namespace);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -207,9 +230,14 @@ impl Link {
     pub(crate) fn answer(&self, namespace: TrackNamespace) -> Requests {
         let (subscribed_tx, subscribed) = mpsc::channel(REQUESTS_WAITING_MAX);
         let (fetched_tx, fetched) = mpsc::channel(REQUESTS_WAITING_MAX);
+        let closing = Closing {
+            doors: self.doors.clone(),
+            namespace: namespace.clone(),
+            door: subscribed_tx.downgrade(),
+        };
         let door = Door { subscribed: subscribed_tx, fetched: fetched_tx };
         open(&self.doors).insert(namespace, door);
-        Requests { subscribed, fetched }
+        Requests { subscribed, fetched, _closing: closing }
     }
 
     /// Announces a namespace, so that the other side may ask for its tracks, and a relay knows whom to ask.

@@ -5,6 +5,7 @@ use super::fanout::{Groups, Hop};
 use super::session::{self, With};
 use super::sign::Signatures;
 use super::{ALPN, Link, LinkError, PEERS_PER_SESSION_MAX};
+use crate::a2a::moqt::Front;
 use crate::calls::{Code, Incoming, Serving};
 use crate::clock::Clock;
 use crate::config::{Binding, NodeConfig, RelayConfig};
@@ -20,8 +21,8 @@ use proto::store::{ReadError, Table, Write};
 use proto::track::{GroupName, part_of};
 use quinn::Connection;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -92,6 +93,7 @@ impl Moq {
             router,
             calls,
             clock,
+            agent: OnceLock::new(),
             boot,
             sessions: AtomicU64::new(0),
             in_flight_max: config.moq.in_flight_max,
@@ -104,6 +106,11 @@ impl Moq {
     /// Decisions to groups.
     pub(crate) fn groups(&self) -> &Groups {
         &self.shared.groups
+    }
+
+    /// The agent that peers may call in sessions with us. To be said before there are any.
+    pub(crate) fn serve_a2a(&self, agent: Front) {
+        let _ = self.shared.agent.set(agent); // said once
     }
 
     /// Serves peers that dial us, until the node stops.

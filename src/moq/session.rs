@@ -6,6 +6,7 @@ use super::link::{Link, LinkEnd, LinkError};
 use super::sign::Opened;
 use super::track::{Incoming, Outgoing};
 use super::{PREFIXES_MAX, namespace};
+use crate::a2a::moqt::{Inboxes, is_inbox};
 use crate::telemetry::Label;
 use bytes::Bytes;
 use moq_transport::coding::TrackNamespace;
@@ -109,23 +110,48 @@ impl Session {
             }
         };
         let announced = async {
-            let _peers = self.link.announce(self.own(Part::Peers { index, count })).await?;
-            let _public = match index {
-                0 => Some(self.link.announce(self.own(Part::All)).await?),
-                _ => None,
+            let announced = async {
+                let peers = self.link.announce(self.own(Part::Peers { index, count })).await?;
+                let public = match index {
+                    0 => Some(self.link.announce(self.own(Part::All)).await?),
+                    _ => None,
+                };
+                Ok((peers, public))
             };
-            std::future::pending::<Result<(), LinkError>>().await
+            match (announced.await, &self.with.hop) {
+                (Ok(_announced), _) => std::future::pending().await,
+                // A peer need not be here for custody.
+                (
+                    Err(error @ (LinkError::Refused { .. } | LinkError::NoAnswer { .. })),
+                    Hop::Peer(peer),
+                ) => {
+                    tracing::debug!(%peer, %error, "no custody in this MOQT session");
+                    std::future::pending().await
+                }
+                (Err(error), _) => Err(error),
+            }
+        };
+        let agent = match (&self.with.hop, self.shared.agent.get()) {
+            (Hop::Peer(peer), Some(agent)) => Some(agent.session(self.link.clone(), peer.clone())),
+            _ => None,
         };
         let heard = async {
             match &self.with.hop {
-                Hop::Peer(_) => self.hear_peer().await,
+                Hop::Peer(_) => self.hear_peer(agent.as_ref()).await,
                 Hop::Relay(_) => self.hear_relay().await,
+            }
+        };
+        let shown = async {
+            match &agent {
+                Some(agent) => agent.show_card().await,
+                None => std::future::pending().await,
             }
         };
         tokio::select! {
             ended = served => ended,
             ended = announced => ended,
             ended = heard => ended,
+            () = shown => Ok(()),
         }
     }
 
@@ -203,7 +229,7 @@ impl Session {
     }
 
     /// A direct peer announces to us.
-    async fn hear_peer(self: &Arc<Self>) -> Result<(), LinkError> {
+    async fn hear_peer(self: &Arc<Self>, agent: Option<&Arc<Inboxes>>) -> Result<(), LinkError> {
         let mut listening = JoinSet::new();
         loop {
             let mut announced = tokio::select! {
@@ -213,6 +239,10 @@ impl Session {
                     None => return Ok(()),
                 },
             };
+            if let Some(agent) = agent.filter(|_| is_inbox(&announced.info.namespace)) {
+                listening.spawn(agent.clone().serve(announced));
+                continue;
+            }
             let Some(theirs) = self.theirs(&announced.info.namespace) else {
                 let _ = announced.reject(RequestErrorCode::Uninterested as u64, "not of ours");
                 continue;

@@ -85,9 +85,24 @@ impl Outgoing {
         priority: u8,
         object: Bytes,
     ) -> Result<u64, TrackError> {
+        self.push_all(id, priority, [object]).await
+    }
+
+    /// As [`Self::push_as`], several objects, one after the other.
+    ///
+    /// # Errors
+    /// [`TrackError`].
+    pub(crate) async fn push_all(
+        &mut self,
+        id: u64,
+        priority: u8,
+        objects: impl IntoIterator<Item = Bytes> + Send,
+    ) -> Result<u64, TrackError> {
         let mut group = self.begin(id, priority)?;
         let info = group.info.clone();
-        group.write(object)?;
+        for object in objects {
+            group.write(object)?;
+        }
         group.finish()?;
         let until = Instant::now() + ANSWER_TIME_MAX;
         // Whoever has it still to send holds a copy.
