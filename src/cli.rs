@@ -109,7 +109,7 @@ enum Command {
         #[command(subcommand)]
         command: McpCommand,
     },
-    /// Media over QUIC by hand: check a relay.
+    /// Media over QUIC by hand: check a relay, read and write tracks.
     Moq {
         #[command(subcommand)]
         command: MoqCommand,
@@ -181,7 +181,10 @@ impl Cli {
             }
             Command::Moq { command } => {
                 let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
-                return runtime.block_on(command.run(&global));
+                let done = runtime.block_on(command.run(&global));
+                // Standard input may be waited for, and nobody writes any more.
+                runtime.shutdown_background();
+                return done;
             }
             Command::Bench(args) => return bench::run(&args, global.json),
             Command::Demo(args) => return demo::run(&args, global.json),

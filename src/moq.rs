@@ -5,11 +5,13 @@ mod backend;
 pub(crate) mod check;
 mod custody;
 mod fanout;
+pub(crate) mod hand;
 mod link;
 pub(crate) mod node;
 mod session;
 mod sign;
 mod track;
+mod watch;
 
 pub(crate) use link::{Link, LinkError, Requests};
 pub(crate) use track::{Incoming, Outgoing, TrackError, object};

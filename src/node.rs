@@ -359,7 +359,7 @@ impl Builder {
                 calls: calls.clone(),
                 clock: clock.clone(),
             };
-            Some(Moq::open(around, &*storage)?)
+            Some(Moq::open(around, storage.clone())?)
         } else {
             None
         };

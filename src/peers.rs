@@ -2,10 +2,12 @@
 //! connection with a fresh handshake.
 
 use crate::binding::quic::{self, Close, Context, Silence};
+use crate::config::NodeConfig;
 use crate::tls::{self, TlsIdentity};
+use anyhow::Context as _;
 use proto::backoff::Backoff;
 use proto::id::AgentId;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -157,6 +159,20 @@ impl Dialer {
 }
 
 impl Dial {
+    /// Dials as the node of `config`, from a UDP port of its own beside that of the node.
+    pub(crate) fn alone(config: &NodeConfig, tls: TlsIdentity) -> anyhow::Result<Self> {
+        let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, 0).into();
+        let endpoint = quinn::Endpoint::client(any)
+            .or_else(|_| quinn::Endpoint::client((Ipv4Addr::UNSPECIFIED, 0).into()))
+            .context("no UDP socket")?;
+        Ok(Self {
+            endpoint,
+            tls: Arc::new(tls),
+            transport: Arc::new(tls::transport(&config.quic)?),
+            handshake_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
+        })
+    }
+
     /// A connection with `peer` that speaks `alpn`.
     pub(crate) async fn to(
         &self,

@@ -39,12 +39,30 @@ pub enum Content {
     Refusals,
     /// One [`Template`](crate::fanout::Template).
     GroupOffer,
+    /// JSON, for watchers: escalations, and the inbox that they are in.
+    Escalations,
+    /// JSON, for watchers: the state of the node.
+    Status,
+    /// JSON, for watchers: what happens at the node.
+    Events,
+    /// Text of OpenMetrics, for watchers.
+    Metrics,
 }
 
 impl Content {
     /// All there are, by their number on the wire.
-    const ALL: [Self; 6] =
-        [Self::Hello, Self::Offers, Self::BestEffort, Self::Acks, Self::Refusals, Self::GroupOffer];
+    const ALL: [Self; 10] = [
+        Self::Hello,
+        Self::Offers,
+        Self::BestEffort,
+        Self::Acks,
+        Self::Refusals,
+        Self::GroupOffer,
+        Self::Escalations,
+        Self::Status,
+        Self::Events,
+        Self::Metrics,
+    ];
 
     /// Its name in logs, metrics and events.
     #[must_use]
@@ -56,6 +74,10 @@ impl Content {
             Self::Acks => "acks",
             Self::Refusals => "refusals",
             Self::GroupOffer => "group_offer",
+            Self::Escalations => "escalations",
+            Self::Status => "status",
+            Self::Events => "events",
+            Self::Metrics => "metrics",
         }
     }
 
@@ -69,6 +91,9 @@ impl Content {
             Self::Acks => priority::ACKS,
             Self::Refusals => priority::REFUSALS,
             Self::GroupOffer => priority::GROUP,
+            Self::Escalations => priority::ESCALATIONS,
+            Self::Status | Self::Metrics => priority::STATUS,
+            Self::Events => priority::EVENTS,
         }
     }
 

@@ -34,7 +34,7 @@ pub mod priority {
     pub const ESCALATIONS: u8 = 32;
     /// Obligations without custody.
     pub const BEST_EFFORT: u8 = 96;
-    /// The state of the node, for watchers.
+    /// The state of the node and its metrics, for watchers.
     pub const STATUS: u8 = 160;
     /// What happens at the node, for watchers.
     pub const EVENTS: u8 = 160;
@@ -195,6 +195,8 @@ pub enum Track {
     Status,
     /// What happens at the node.
     Events,
+    /// Metrics of the node.
+    Metrics,
 }
 
 const TO: &str = "to:";
@@ -203,6 +205,7 @@ pub(crate) const GROUP: &str = "group:";
 const ESCALATIONS: &str = "escalations";
 const STATUS: &str = "status";
 const EVENTS: &str = "events";
+const METRICS: &str = "metrics";
 
 impl Track {
     /// The name on the wire.
@@ -215,6 +218,7 @@ impl Track {
             Self::Escalations => ESCALATIONS.to_owned(),
             Self::Status => STATUS.to_owned(),
             Self::Events => EVENTS.to_owned(),
+            Self::Metrics => METRICS.to_owned(),
         }
     }
 
@@ -238,6 +242,7 @@ impl Track {
             ESCALATIONS => Ok(Self::Escalations),
             STATUS => Ok(Self::Status),
             EVENTS => Ok(Self::Events),
+            METRICS => Ok(Self::Metrics),
             _ => wrong("track", "is none we know"),
         }
     }

@@ -66,8 +66,8 @@ const NUMBERS_MAX: usize = 1_024;
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_millis(500);
 /// How often a look is taken for tasks that nobody came to follow.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// Requests of the caller's that are none of A2A: custody's, a card's, and some that end.
-const REQUESTS_BESIDE: usize = 16;
+/// Requests of the caller's that are none of A2A: custody's, a watcher's, a card's, and some that end.
+const REQUESTS_BESIDE: usize = 24;
 /// Bytes of a context: 16 at random, in lower-case hex.
 const CONTEXT_LEN: usize = 32;
 

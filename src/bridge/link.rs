@@ -9,7 +9,6 @@ use crate::tls::{self, TlsIdentity};
 use anyhow::Context as _;
 use proto::id::AgentId;
 use serde_json::{Value, json};
-use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -36,16 +35,7 @@ impl Far {
         let address = listed.and_then(|listed| listed.address.as_ref()).with_context(|| {
             format!("{peer} is no peer with an address in the configuration\n  hint: [[peers]] needs its id and address")
         })?;
-        let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, 0).into();
-        let endpoint = quinn::Endpoint::client(any)
-            .or_else(|_| quinn::Endpoint::client("0.0.0.0:0".parse().unwrap_or(any)))
-            .context("no UDP socket")?;
-        let dial = Dial {
-            endpoint,
-            tls: Arc::new(tls),
-            transport: Arc::new(tls::transport(&config.quic)?),
-            handshake_timeout: Duration::from_millis(config.quic.handshake_timeout_ms),
-        };
+        let dial = Dial::alone(config, tls)?;
         let addresses = [(peer.clone(), address.as_str().to_owned())].into_iter().collect();
         Ok(Self { calls: Arc::new(Calls::new(dial, addresses)), peer, server })
     }

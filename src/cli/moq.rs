@@ -1,9 +1,12 @@
 //! `abhyasa moq`: MOQT by hand.
 
+mod hand;
+
 use super::{Global, output};
 use crate::moq::check::{self, Finding, Relay, Verdict};
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
+use hand::{PubArgs, SubArgs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use url::Url;
@@ -14,6 +17,10 @@ pub(super) enum MoqCommand {
     /// Check a relay for what abhyasa needs of one, and say what it lacks. It takes a minute or two: that a
     /// publisher is gone without a word is noticed no sooner.
     RelayCheck(RelayCheckArgs),
+    /// Subscribe to a track, and print its objects decoded; without a track, print the namespaces there are.
+    Sub(SubArgs),
+    /// Publish lines of standard input at a relay, each as a group of one object.
+    Pub(PubArgs),
 }
 
 /// Which relay.
@@ -33,6 +40,8 @@ impl MoqCommand {
     pub(super) async fn run(self, global: &Global) -> anyhow::Result<ExitCode> {
         match self {
             Self::RelayCheck(args) => args.run(global.json).await,
+            Self::Sub(args) => args.run(global).await,
+            Self::Pub(args) => args.run(global).await,
         }
     }
 }

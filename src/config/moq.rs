@@ -34,6 +34,9 @@ pub struct RelayConfig {
     pub url: Url,
     /// PEM file with the CA certificates that the relay's certificate must chain to.
     pub ca: PathBuf,
+    /// Whether escalations, status, events and metrics of the node go there as tracks, for whoever may subscribe
+    /// to them at the relay.
+    pub may_watch: bool,
 }
 
 /// The table as written.
@@ -43,6 +46,8 @@ pub(crate) struct RelayTable {
     name: String,
     url: Url,
     ca: PathBuf,
+    #[serde(default)]
+    may_watch: bool,
 }
 
 /// Peers that one decision can go to.
@@ -84,7 +89,8 @@ pub(crate) fn relays(tables: Vec<RelayTable>, base: &Path) -> Result<Vec<RelayCo
             let what = format!("{url} is no address of a relay");
             return fault("url", what, "such as moqt://relay.example.org:4443/scope");
         }
-        Ok(RelayConfig { name: table.name, url: table.url, ca: base.join(table.ca) })
+        let (name, url, ca) = (table.name, table.url, base.join(table.ca));
+        Ok(RelayConfig { name, url, ca, may_watch: table.may_watch })
     });
     checked.collect()
 }

@@ -42,6 +42,8 @@ pub struct PeerConfig {
     pub binding: Binding,
     /// Groups it may address us as a member of.
     pub groups: BTreeSet<GroupName>,
+    /// Whether it may watch this node over MOQT: escalations, status, events and metrics.
+    pub may_watch: bool,
 }
 
 /// How obligations and acks go to and fro, over QUIC.
@@ -85,6 +87,8 @@ pub(crate) struct PeerTable {
     relay: Option<String>,
     #[serde(default)]
     groups: BTreeSet<GroupName>,
+    #[serde(default)]
+    may_watch: bool,
 }
 
 /// All peers, each with its values filled in.
@@ -171,6 +175,7 @@ impl PeerTable {
         Ok(PeerConfig {
             binding,
             groups: self.groups,
+            may_watch: self.may_watch,
             principal: self.principal.unwrap_or_else(|| self.id.clone()),
             id: self.id,
             address: self.address,

@@ -81,6 +81,7 @@ const PEERS_HEAD: &str = r##"
 #   binding = "moqt"                         obligations go to it over MOQT; by default "native"
 #   relay = "eu"                             the same by a relay, which needs no address
 #   groups = ["agents"]                      groups it may address us as a member of
+#   may_watch = true                         it may subscribe to our escalations, status, events and metrics
 "##;
 
 const RELAYS: &str = r##"
@@ -90,6 +91,8 @@ const RELAYS: &str = r##"
 #   name = "eu"                              by which [[peers]] speak of it
 #   url = "moqt://relay.example.org:4443/x"  where it is; the path is the scope
 #   ca = "relay-ca.pem"                      CA certificates that its certificate must chain to
+#   may_watch = true                         whoever is there may subscribe to our escalations, status, events
+#                                            and metrics
 #
 # Groups of peers that one decision can be issued to, one table each, at most 64.
 #

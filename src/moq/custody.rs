@@ -8,6 +8,7 @@
 use super::fanout::{Groups, Hop};
 use super::sign::{Opened, Signatures};
 use super::track::{Outgoing, TrackError};
+use super::watch::Watched;
 use super::{Link, OBJECTS_EARLY_MAX};
 use crate::a2a::moqt::Front;
 use crate::clock::Clock;
@@ -48,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) groups: Groups,
     /// The A2A server, if there is one.
     pub(crate) agent: OnceLock<Front>,
+    pub(crate) watched: Watched,
     /// Counts starts of this node, durably.
     pub(crate) boot: u64,
     /// Counts MOQT sessions since then.
@@ -350,7 +352,12 @@ impl Peer {
                 }
                 return;
             }
-            Content::Hello | Content::GroupOffer => return,
+            Content::Hello
+            | Content::GroupOffer
+            | Content::Escalations
+            | Content::Status
+            | Content::Events
+            | Content::Metrics => return,
         };
         let _ = self.shared.calls.send(Call::Input(input)).await;
     }

@@ -4,6 +4,7 @@ use super::custody::Shared;
 use super::fanout::{Groups, Hop};
 use super::session::{self, With};
 use super::sign::Signatures;
+use super::watch::Watched;
 use super::{ALPN, Link, LinkError, PEERS_PER_SESSION_MAX};
 use crate::a2a::moqt::Front;
 use crate::calls::{Code, Incoming, Serving};
@@ -75,7 +76,7 @@ impl Moq {
     ///
     /// # Errors
     /// [`MoqError`].
-    pub(crate) fn open(around: Around, storage: &dyn Storage) -> Result<Arc<Self>, MoqError> {
+    pub(crate) fn open(around: Around, storage: Arc<dyn Storage>) -> Result<Arc<Self>, MoqError> {
         let Around { config, dial, backoff, seed, router, calls, clock } = around;
         let kept = storage.get(Table::Meta, BOOT_KEY)?;
         let last = kept.and_then(|bytes| Some(u64::from_be_bytes(bytes.as_ref().try_into().ok()?)));
@@ -90,6 +91,10 @@ impl Moq {
             me: config.id.clone(),
             signatures: Signatures::new(dial.tls.clone())?,
             groups: Groups::new(Signatures::new(dial.tls.clone())?),
+            watched: Watched {
+                store: storage,
+                peers: config.peers.iter().map(|peer| peer.id.clone()).collect(),
+            },
             router,
             calls,
             clock,
@@ -152,7 +157,7 @@ impl Moq {
             let met = met.filter(|peer| peer.binding == Binding::Relay(relay.name.clone()));
             let met: BTreeMap<_, _> =
                 met.map(|peer| (peer.id.clone(), peer.groups.clone())).collect();
-            if met.is_empty() {
+            if met.is_empty() && !relay.may_watch {
                 continue;
             }
             let client = self.dial.tls.relay_client(&[ALPN], &relay.ca, &self.dial.transport)?;
@@ -163,7 +168,8 @@ impl Moq {
                 let hop = Hop::Relay(relay.name.as_str().into());
                 let part = (part(index), part(count));
                 let groups = if index == 0 { self.own_groups(&met) } else { BTreeSet::new() };
-                let with = With { hop, peers, part, groups };
+                let watched = index == 0 && relay.may_watch;
+                let with = With { hop, peers, part, groups, watched };
                 let (this, relay, client) = (self.clone(), relay.clone(), client.clone());
                 tasks.spawn(async move { this.keep_relay(relay, client, with).await });
             }
@@ -181,9 +187,10 @@ impl Moq {
     fn with_peer(&self, id: &AgentId) -> With {
         let found = self.config.peers.iter().find(|peer| peer.id == *id);
         let groups = found.map(|peer| peer.groups.clone()).unwrap_or_default();
+        let watched = found.is_some_and(|peer| peer.may_watch);
         let peers = BTreeMap::from([(id.clone(), groups)]);
         let groups = self.own_groups(&peers);
-        With { hop: Hop::Peer(id.clone()), peers, part: (0, 1), groups }
+        With { hop: Hop::Peer(id.clone()), peers, part: (0, 1), groups, watched }
     }
 
     async fn keep_peer(&self, peer: AgentId, address: String) {

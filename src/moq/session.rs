@@ -1,14 +1,15 @@
 //! A MOQT session with a peer or a relay: what we announce there, whom we hear of, and who hears us.
 
 use super::custody::{Peer, Shared, Told, Way};
-use super::fanout::Hop;
+use super::fanout::{Groups, Hop};
 use super::link::{Link, LinkEnd, LinkError};
 use super::sign::Opened;
 use super::track::{Incoming, Outgoing};
-use super::{PREFIXES_MAX, namespace};
+use super::{PREFIXES_MAX, namespace, watch};
 use crate::a2a::moqt::{Inboxes, is_inbox};
 use crate::telemetry::Label;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use moq_transport::coding::TrackNamespace;
 use moq_transport::message::RequestErrorCode;
 use moq_transport::serve::ServeError;
@@ -22,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 /// What waits for the session with one peer.
@@ -45,6 +46,8 @@ pub(crate) struct With {
     pub(crate) part: (u16, u16),
     /// Groups of ours whose members are met there.
     pub(crate) groups: BTreeSet<GroupName>,
+    /// Whether who is there may watch this node.
+    pub(crate) watched: bool,
 }
 
 struct Session {
@@ -53,6 +56,7 @@ struct Session {
     with: With,
     epoch: Epoch,
     peers: HashMap<AgentId, mpsc::Sender<Told>>,
+    watchers: Arc<Semaphore>,
 }
 
 /// Runs a session until it ends.
@@ -72,7 +76,8 @@ pub(crate) async fn run(
         actors.spawn(Peer::new(shared.clone(), link.clone(), hop, id, epoch).run(rx));
         peers.insert(peer.clone(), tx);
     }
-    let session = Arc::new(Session { shared, link, with, epoch, peers });
+    let watchers = Arc::new(Semaphore::new(watch::WATCHERS_MAX));
+    let session = Arc::new(Session { shared, link, with, epoch, peers, watchers });
     let ended = tokio::select! {
         ended = task => ended.map_err(LinkError::from),
         ended = session.work() => ended,
@@ -160,72 +165,84 @@ impl Session {
         self: &Arc<Self>,
         subscribed: Subscribed,
         serial: u64,
-    ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let track = Track::parse(subscribed.info.track_name.as_bytes());
-        let way = match &track {
-            Ok(Track::To(peer)) => Some((peer, Way::To)),
-            Ok(Track::Acks(peer)) => Some((peer, Way::Acks)),
-            _ => None,
-        };
-        let to = way.map(|(peer, way)| (self.peers.get(peer).cloned(), way));
-        let group = match track {
-            Ok(Track::Group(group)) if self.with.groups.contains(&group) => Some(group),
-            _ => None,
-        };
-        let (to, way) = match to {
-            Some((Some(to), way)) => (Some(to), way),
-            None if group.is_some() => (None, Way::To),
-            // Not to say whether there is such a peer.
-            Some((None, _)) => {
-                let code = RequestErrorCode::Unauthorized as u64;
-                let _ = subscribed.close(ServeError::Closed(code));
-                return None;
-            }
-            None => {
-                let _ = subscribed.close(ServeError::NotFound);
-                return None;
-            }
-        };
-        let Ok((mut outgoing, serve)) = Outgoing::accept(subscribed) else { return None };
-        let session = self.clone();
-        Some(async move {
-            if let Some(to) = to {
-                if to.send(Told::Serving(way, serial, outgoing)).await.is_ok() {
-                    let _ = serve.await;
-                    let _ = to.send(Told::Unserved(way, serial)).await;
-                }
-            } else if let Some(group) = group {
-                let (groups, hop) = (&session.shared.groups, &session.with.hop);
-                let mut objects = groups.served(hop.clone(), group.clone(), serial);
-                // Relays of the same library give the first group to one of several subscribers only, unless it
-                // is still open when the others come.
-                let hello = session.shared.greeting(Audience::Group(group.clone()), session.epoch);
-                let open =
-                    hello.and_then(|hello| outgoing.open(Content::Hello.priority(), hello).ok());
-                let publish = async {
-                    while let Some(object) = objects.recv().await {
-                        let priority = Content::GroupOffer.priority();
-                        if outgoing.push(priority, object).await.is_err() {
-                            break;
+    ) -> Option<BoxFuture<'static, ()>> {
+        match self.wanted(&subscribed) {
+            Ok(wanted) => {
+                let Ok((outgoing, serve)) = Outgoing::accept(subscribed) else { return None };
+                let session = self.clone();
+                Some(Box::pin(async move {
+                    match wanted {
+                        Wanted::Custody(to, way) => {
+                            if to.send(Told::Serving(way, serial, outgoing)).await.is_ok() {
+                                let _ = serve.await;
+                                let _ = to.send(Told::Unserved(way, serial)).await;
+                            }
                         }
-                        let published = Label { outcome: Content::GroupOffer.as_str() };
-                        session
-                            .shared
-                            .router
-                            .metrics
-                            .moqt_published
-                            .get_or_create(&published)
-                            .inc();
+                        Wanted::Group(group) => tokio::select! {
+                            _ = serve => {}
+                            () = session.publish_to(group, serial, outgoing) => {}
+                        },
+                        Wanted::Watch(content, _place) => tokio::select! {
+                            _ = serve => {}
+                            _ = watch::publish(&session.shared, &session.link, content, outgoing) => {}
+                        },
                     }
-                };
-                tokio::select! {
-                    _ = serve => {}
-                    () = publish => {}
-                }
-                drop(open);
-                groups.unserved(hop, &group, serial);
+                }))
             }
-        })
+            Err(refused) => {
+                let _ = subscribed.close(refused); // the session may be gone
+                None
+            }
+        }
+    }
+
+    /// What a subscription is to be served, if it may be.
+    fn wanted(&self, subscribed: &Subscribed) -> Result<Wanted, ServeError> {
+        const fn no<T>(code: RequestErrorCode) -> Result<T, ServeError> {
+            Err(ServeError::Closed(code as u64))
+        }
+        let track = Track::parse(subscribed.info.track_name.as_bytes());
+        let track = track.map_err(|_| ServeError::NotFound)?;
+        let (peer, way) = match &track {
+            Track::To(peer) => (peer, Way::To),
+            Track::Acks(peer) => (peer, Way::Acks),
+            Track::Group(group) if self.with.groups.contains(group) => {
+                return Ok(Wanted::Group(group.clone()));
+            }
+            _ => {
+                return match watch::content(&track) {
+                    None => Err(ServeError::NotFound),
+                    Some(_) if !self.with.watched => no(RequestErrorCode::Unauthorized),
+                    Some(content) => match self.watchers.clone().try_acquire_owned() {
+                        Ok(place) => Ok(Wanted::Watch(content, place)),
+                        Err(_) => no(RequestErrorCode::ExcessiveLoad),
+                    },
+                };
+            }
+        };
+        match self.peers.get(peer) {
+            Some(to) => Ok(Wanted::Custody(to.clone(), way)),
+            None => no(RequestErrorCode::Unauthorized), // not to say whether there is such a peer
+        }
+    }
+
+    /// Publishes decisions to a group for one subscriber.
+    async fn publish_to(&self, group: GroupName, serial: u64, mut outgoing: Outgoing) {
+        let (groups, hop) = (&self.shared.groups, &self.with.hop);
+        let mut objects = groups.served(hop.clone(), group.clone(), serial);
+        let _served = Served { groups, hop, group: &group, serial };
+        // Relays of the same library give the first group to one of several subscribers only, unless it is still
+        // open when the others come.
+        let hello = self.shared.greeting(Audience::Group(group.clone()), self.epoch);
+        let _open = hello.and_then(|hello| outgoing.open(Content::Hello.priority(), hello).ok());
+        while let Some(object) = objects.recv().await {
+            let priority = Content::GroupOffer.priority();
+            if outgoing.push(priority, object).await.is_err() {
+                break;
+            }
+            let published = Label { outcome: Content::GroupOffer.as_str() };
+            self.shared.router.metrics.moqt_published.get_or_create(&published).inc();
+        }
     }
 
     /// A direct peer announces to us.
@@ -267,6 +284,9 @@ impl Session {
         } else {
             vec![namespace(&PREFIX)]
         };
+        if prefixes.is_empty() {
+            return std::future::pending().await; // we are there for watchers only
+        }
         let mut telling = JoinSet::new();
         for prefix in prefixes {
             let announcements = self.link.announcements(&prefix).await?;
@@ -444,6 +464,27 @@ impl Session {
         self.shared.router.metrics.moqt_dropped.inc();
         tracing::warn!(%peer, why, "an object dropped");
         None
+    }
+}
+
+/// What a subscription is served.
+enum Wanted {
+    Custody(mpsc::Sender<Told>, Way),
+    Group(GroupName),
+    Watch(Content, OwnedSemaphorePermit),
+}
+
+/// A group's track that is served, until it is dropped.
+struct Served<'a> {
+    groups: &'a Groups,
+    hop: &'a Hop,
+    group: &'a GroupName,
+    serial: u64,
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        self.groups.unserved(self.hop, self.group, self.serial);
     }
 }
 

@@ -270,7 +270,12 @@ impl World {
             Content::BestEffort => self.input(node, Input::BestEffort { session: path, items }),
             Content::Acks => self.acks_arrive(path, peer, &items),
             Content::Refusals => self.refusals_arrive(path, &items),
-            Content::Hello => {}
+            // Nobody watches here.
+            Content::Hello
+            | Content::Escalations
+            | Content::Status
+            | Content::Events
+            | Content::Metrics => {}
         }
     }
 

@@ -210,6 +210,10 @@ pub fn statement() -> impl Strategy<Value = Statement> {
         Just(Content::Acks),
         Just(Content::Refusals),
         Just(Content::GroupOffer),
+        Just(Content::Escalations),
+        Just(Content::Status),
+        Just(Content::Events),
+        Just(Content::Metrics),
     ];
     (name(), audience, content, items()).prop_map(|(issuer, audience, content, items)| {
         Statement::of(issuer, audience, content, &items)

@@ -178,29 +178,29 @@ async fn tell(
             }
             event = attempt.next() => event,
         };
-        let (mut lines, mut len, mut over) = (Vec::new(), 0, false);
-        loop {
-            match event {
+        let (mut lines, mut len) = (Vec::<Bytes>::new(), 0);
+        let over = loop {
+            let over = match event {
                 Ok(Some(told)) => {
-                    over = attempt.events.is_over();
                     let line = attempt.line(&told);
                     len += line.len();
                     lines.push(line);
+                    attempt.events.is_over()
                 }
-                Ok(None) => over = true,
+                Ok(None) => true,
                 Err(error) => {
-                    over = true;
                     lines.push(refusal(&attempt.id, &error.into()).into());
+                    true
                 }
-            }
+            };
             if over || lines.len() >= GROUP_EVENTS_MAX || len >= GROUP_LEN_MAX {
-                break;
+                break over;
             }
             match attempt.next().now_or_never() {
                 Some(next) => event = next,
-                None => break,
+                None => break false,
             }
-        }
+        };
         if !lines.is_empty() {
             room(link).await?;
             outgoing.push_all(group, priority::TASK, lines).await?;

@@ -77,7 +77,7 @@ impl Relay {
         Ok(Self { url, host, address, tls, run, nodes: AtomicU64::new(0) })
     }
 
-    pub(super) const fn url(&self) -> &Url {
+    pub(crate) const fn url(&self) -> &Url {
         &self.url
     }
 
@@ -101,17 +101,29 @@ impl Relay {
         }
     }
 
-    async fn connect(&self, url: Url) -> Result<Client, String> {
+    /// A connection, from a UDP port of its own.
+    pub(crate) async fn connection(&self) -> Result<quinn::Connection, String> {
+        self.dial().await.map(|(_, connection)| connection)
+    }
+
+    async fn dial(&self) -> Result<(quinn::Endpoint, quinn::Connection), String> {
         let local: SocketAddr = match self.address.is_ipv4() {
             true => (Ipv4Addr::UNSPECIFIED, 0).into(),
             false => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         let endpoint = quinn::Endpoint::client(local).map_err(|error| error.to_string())?;
-        let connection = endpoint
+        let connecting = endpoint
             .connect_with(self.tls.clone(), self.address, &self.host)
-            .map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())?;
+        let connection = tokio::time::timeout(ANSWER_LIMIT, connecting)
             .await
+            .map_err(|_| format!("{} does not answer within {ANSWER_LIMIT:?}", self.address))?
             .map_err(|error| format!("QUIC: {error}"))?;
+        Ok((endpoint, connection))
+    }
+
+    async fn connect(&self, url: Url) -> Result<Client, String> {
+        let (endpoint, connection) = self.dial().await?;
         let (session, publisher, subscriber) = moq_transport::session::Session::connect(
             moq_transport::session::transport::Session::new(Backend::new(connection.clone()), url),
             None,

@@ -96,7 +96,7 @@ impl Stage {
         let to_us = Name::To(id("alice")).name();
         let acks_to_us = Name::Acks(id("alice")).name();
         let mut from_bob = link.subscribe(of.clone(), to_us, FRAME_LEN_MAX).await.unwrap();
-        let mut acks = link.subscribe(of, acks_to_us, FRAME_LEN_MAX).await.unwrap();
+        let acks = link.subscribe(of, acks_to_us, FRAME_LEN_MAX).await.unwrap();
         let mut served = [None, None];
         for _ in 0..2 {
             let subscribed = requests.subscribed.recv().await.unwrap();
