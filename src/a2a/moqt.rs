@@ -15,7 +15,7 @@ use super::quic::{ASKING_TIME_MAX, TAKING_TIME_MAX};
 use super::stream::Events;
 use crate::calls::Code;
 use crate::moq::{
-    Incoming, Link, LinkError, Outgoing, PEER_REQUESTS_MAX, Requests, TrackError, namespace, object,
+    Link, LinkError, Outgoing, PEER_REQUESTS_MAX, Requests, TrackError, namespace, object,
 };
 use bytes::Bytes;
 use follow::{Attempt, Followers};
@@ -256,7 +256,7 @@ impl Inbox {
         loop {
             tokio::select! {
                 ended = &mut tell => return ended,
-                Some(_) = running.join_next() => {}
+                Some(ended) = running.join_next() => ended.unwrap_or(Ok(()))?,
                 _ = sweep.tick() => self.followers.sweep(),
                 Some((fetch, _)) = requests.fetched.recv() => {
                     let _ = fetch.reject(RequestErrorCode::NotSupported, "subscribe in place of it");
@@ -264,19 +264,11 @@ impl Inbox {
                 Some(subscribed) = requests.subscribed.recv() => {
                     self.subscribed(subscribed, &response, &mut running);
                 }
-                group = next_call(&mut calls, &mut numbers) => {
+                group = calls.group() => {
                     let Some(group) = group? else { return Ok(()) };
-                    match self.of.calls.clone().try_acquire_owned() {
-                        Ok(place) => {
-                            running.spawn(self.clone().call(group, place));
-                        }
-                        Err(_) => {
-                            let what = format!("{CALLS_MAX} calls of this session are being answered");
-                            let refused = refusal(&Value::Null, &Fault::overloaded(what));
-                            let full = self.answers.try_send((group.info.group_id, refused.into()));
-                            full.map_err(|_| LinkError::Full { max: CALLS_MAX })?;
-                        }
-                    }
+                    // Of a group with several subgroups the first counts, as of one that comes twice.
+                    let new = group.info.subgroup_id == 0 && numbers.is_new(group.info.group_id);
+                    running.spawn(self.clone().call(group, new));
                 }
             }
         }
@@ -287,57 +279,85 @@ impl Inbox {
         self: &Arc<Self>,
         subscribed: Subscribed,
         response: &mpsc::Sender<Outgoing>,
-        running: &mut JoinSet<()>,
+        running: &mut JoinSet<Result<(), LinkError>>,
     ) {
         let name = String::from_utf8_lossy(subscribed.info.track_name.as_bytes()).into_owned();
         if name == track(self.of.me(), "response") {
             let Ok((outgoing, serve)) = Outgoing::accept(subscribed) else { return };
             if response.try_send(outgoing).is_ok() {
-                running.spawn(async move { drop(serve.await) });
+                running.spawn(async move {
+                    let _ = serve.await; // another may be asked for
+                    Ok(())
+                });
             }
             return;
         }
         match name.strip_prefix(&track(self.of.me(), "task_")) {
             Some(task) => {
-                running.spawn(self.clone().follow(task.to_owned(), subscribed));
+                let follow = self.clone().follow(task.to_owned(), subscribed);
+                running.spawn(async move {
+                    follow.await;
+                    Ok(())
+                });
             }
             None => drop(subscribed.close(ServeError::NotFound)), // the session may be gone
         }
     }
 
-    /// Answers one call.
-    async fn call(self: Arc<Self>, mut group: SubgroupReader, place: OwnedSemaphorePermit) {
-        let (number, a2a) = (group.info.group_id, &self.of.front.a2a);
-        let len_max = a2a.request_len_max();
-        let asked = tokio::time::timeout(ASKING_TIME_MAX, object(&mut group, len_max)).await;
-        let mut too_long = false;
+    /// Answers one call, unless it is no new one.
+    async fn call(self: Arc<Self>, mut group: SubgroupReader, new: bool) -> Result<(), LinkError> {
+        let (number, len_max) = (group.info.group_id, self.of.front.a2a.request_len_max());
+        let asked = tokio::time::timeout(ASKING_TIME_MAX, whole(&mut group, len_max)).await;
         let asked = match asked {
-            Ok(Ok(Some(asked))) => Ok(asked),
-            Ok(Ok(None)) => Err(Fault::new(Kind::InvalidRequest, "nothing was asked")),
+            Ok(Ok(asked)) => Ok(asked),
+            Ok(Err(TrackError::Ended(_))) => return Ok(()), // it was cut: nothing was asked
             Ok(Err(TrackError::TooLong { max })) => {
-                too_long = true;
                 let what = format!("over the limit of {max} bytes (a2a.request_len_max)");
                 Err(Fault::new(Kind::TooLarge, what))
             }
-            Ok(Err(_)) => return, // it was cut: nothing was asked
+            Ok(Err(error)) => Err(Fault::new(Kind::InvalidRequest, error.to_string())),
             Err(_) => {
                 let what = format!("to ask took longer than {} s", ASKING_TIME_MAX.as_secs());
                 Err(Fault::new(Kind::Timeout, what))
             }
         };
         drop(group);
-        let said = match asked.and_then(|asked| Ok((self.room(asked.len())?, asked))) {
-            Ok((held, asked)) => self.answer(&asked, held).await,
+        let asked = match asked {
+            Ok(_) if !new => {
+                tracing::debug!(number, "a copy of a call, or a part of one: not looked at");
+                return Ok(());
+            }
+            Ok(asked) => asked,
+            Err(fault) => {
+                self.refuse(number, &fault)?;
+                // The library reads the rest all the same, and keeps it: only without a connection it does not.
+                let connection = self.of.link.connection();
+                let _ = tokio::time::timeout(LAST_WORDS_TIME_MAX, connection.closed()).await;
+                connection.close(Code::Malformed.into(), b"no call");
+                return Ok(());
+            }
+        };
+        let Some(asked) = asked else {
+            return self.refuse(number, &Fault::new(Kind::InvalidRequest, "nothing was asked"));
+        };
+        let Ok(place) = self.of.calls.clone().try_acquire_owned() else {
+            let what = format!("{CALLS_MAX} calls of this session are being answered");
+            return self.refuse(number, &Fault::overloaded(what));
+        };
+        let said = match self.room(asked.len()) {
+            Ok(held) => self.answer(&asked, held).await,
             Err(fault) => refusal(&Value::Null, &fault),
         };
-        let told = self.answers.send((number, said.into())).await;
+        let _ = self.answers.send((number, said.into())).await; // an error: nobody is there any more
         drop(place);
-        if too_long && told.is_ok() {
-            // The library reads the rest all the same, and keeps it: only without a connection there is none.
-            let connection = self.of.link.connection();
-            let _ = tokio::time::timeout(LAST_WORDS_TIME_MAX, connection.closed()).await;
-            connection.close(Code::Malformed.into(), b"a call over the limit");
-        }
+        Ok(())
+    }
+
+    /// Refuses a call whose id is not known. Who does not hear what it is told is told nothing more.
+    fn refuse(&self, number: u64, fault: &Fault) -> Result<(), LinkError> {
+        let refused = refusal(&Value::Null, fault);
+        let told = self.answers.try_send((number, refused.into()));
+        told.map_err(|_| LinkError::Full { max: CALLS_MAX })
     }
 
     /// Room for the bytes of a call, as long as it is answered.
@@ -446,18 +466,13 @@ impl Inbox {
     }
 }
 
-/// The next call that is no copy of one.
-async fn next_call(
-    calls: &mut Incoming,
-    numbers: &mut Numbers,
-) -> Result<Option<SubgroupReader>, TrackError> {
-    loop {
-        let Some(group) = calls.group().await? else { return Ok(None) };
-        let (group_id, subgroup) = (group.info.group_id, group.info.subgroup_id);
-        if subgroup == 0 && numbers.is_new(group_id) {
-            return Ok(Some(group));
-        }
-        tracing::debug!(group_id, subgroup, "a copy of a call, or a part of one: not looked at");
+/// The only object of a group that ends with it.
+async fn whole(group: &mut SubgroupReader, len_max: usize) -> Result<Option<Bytes>, TrackError> {
+    let only = object(group, len_max).await?;
+    match object(group, 0).await {
+        Ok(None) => Ok(only),
+        Ok(Some(_)) | Err(TrackError::TooLong { .. }) => Err(TrackError::Second),
+        Err(error) => Err(error),
     }
 }
 

@@ -22,6 +22,9 @@ pub(crate) enum TrackError {
     /// An object is over the limit.
     #[error("an object of more than {max} bytes")]
     TooLong { max: usize },
+    /// A group has more than it may.
+    #[error("a second object in a group of one")]
+    Second,
     /// It is not in groups and subgroups, but in datagrams.
     #[error("the track comes in datagrams")]
     Datagrams,

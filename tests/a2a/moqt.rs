@@ -2,7 +2,7 @@
 
 use super::{Server, TOKEN, bob, config, echo, hello, id_of, json_of, message, shapes, text};
 use crate::common::raw::Raw;
-use crate::common::{PATIENCE, World, eventually, id, peer_toml};
+use crate::common::{PATIENCE, World, ends, eventually, id, issue, peer_toml, revoke};
 use abhyasa::config::NodeConfig;
 use abhyasa::loopback::free_address;
 use abhyasa::tls::ALPN_MOQT;
@@ -11,13 +11,14 @@ use moq_transport::serve::{
     ServeError, Subgroup, SubgroupsWriter, Track, TrackReader, TrackReaderMode,
 };
 use moq_transport::session::{
-    PublishNamespace, Publisher, Session, Subscribe, Subscriber, Transport, transport,
+    PublishNamespace, Publisher, Session, SessionError, Subscribe, Subscriber, Transport, transport,
 };
+use proto::record::Terminal;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 const BINDING: &str = "https://ravikiran438.github.io/abhyasa-protocol/bindings/a2a-moqt/v1";
@@ -47,6 +48,8 @@ struct Link {
     raw: Raw,
     publisher: Publisher,
     subscriber: Subscriber,
+    /// Why it ended.
+    ended: oneshot::Receiver<String>,
     _tasks: JoinSet<()>,
 }
 
@@ -84,20 +87,24 @@ impl Link {
         let opened = Session::connect(session, None, Transport::RawQuic).await;
         let (session, publisher, subscriber) = opened.unwrap();
         let mut tasks = JoinSet::new();
-        tasks.spawn(async move { drop(session.run().await) });
+        let (end, ended) = oneshot::channel();
+        tasks.spawn(async move { drop(end.send(format!("{:?}", session.run().await))) });
         let mut theirs = subscriber.clone();
         tasks.spawn(async move {
             while let Some(announced) = theirs.published_namespace().await {
                 let _ = announced.reject(UNINTERESTED, "calls only");
             }
         });
-        Self { raw, publisher, subscriber, _tasks: tasks }
+        Self { raw, publisher, subscriber, ended, _tasks: tasks }
     }
 
     /// Announces, and tells how that was taken.
     async fn announce(&self, fields: &[&str]) -> Result<PublishNamespace, ServeError> {
         let mut publisher = self.publisher.clone();
-        let begun = publisher.publish_namespace_start(namespace(fields)).await.unwrap();
+        let begun = match publisher.publish_namespace_start(namespace(fields)).await {
+            Err(SessionError::Serve(error)) => return Err(error), // the one before is not over yet
+            begun => begun.unwrap(),
+        };
         tokio::time::timeout(PATIENCE, begun.ok()).await.expect("an answer in time")?;
         Ok(begun)
     }
@@ -201,6 +208,19 @@ impl Caller {
         group.write(bytes.into()).unwrap();
         group.finish().unwrap();
         number
+    }
+
+    /// Says two things in one group.
+    fn say_more(&mut self) -> u64 {
+        let group_id = self.next;
+        self.next += 1;
+        let group = Subgroup { group_id, subgroup_id: 0, priority: 96 };
+        let mut group = self.asked.create(group).unwrap();
+        let call = asking("SendMessage", json!({ "message": hello("m") }), json!({}));
+        group.write(call.to_string().into()).unwrap();
+        group.write(vec![b'x'; 4_000_000].into()).unwrap();
+        group.finish().unwrap();
+        group_id
     }
 
     fn ask(&mut self, mut request: Value) -> u64 {
@@ -431,7 +451,9 @@ async fn who_subscribes_late_gets_the_task_and_the_same_end() {
     assert!((3..7).contains(number), "{number}");
     assert_eq!(late_saw[1..], seen[*number as usize..], "the same events after it");
     // Later still it is the whole of it.
-    let over = late.follow(&task, 1 << 32).await.unwrap().rest().await;
+    drop(second);
+    let again = async || late.follow(&task, 1 << 32).await.ok();
+    let over = eventually("the track again", again).await.rest().await;
     assert_eq!(shapes(&over), ["task COMPLETED"]);
     assert_eq!(over[0].0, 7);
     server.stop().await;
@@ -597,18 +619,69 @@ async fn bd1_so_many_calls_of_a_session_are_answered_at_a_time() {
     server.stop().await;
 }
 
+/// A library that has not begun to read a track keeps 8 groups: what is there at once comes in fewer.
+#[tokio::test(flavor = "multi_thread")]
+async fn bd1_many_events_that_are_there_at_once_come_in_few_groups() {
+    let world = World::new();
+    let server = Server::start(alice(&world, "", &peer_toml("bob", None))).await;
+    let mut caller = Caller::dial(&world, &server, "bob", CONTEXT).await;
+    let parts: Vec<String> = (0..200).map(|n| n.to_string()).collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let many = json!({ "message": message("m", &parts, json!({ "delay_ms": 1 })) });
+    let task = id_of(&caller.result("SendMessage", many).await["task"]);
+    let cursor = json!({ "Last-Event-ID": "0" });
+    let (_, mut follow) = caller.begin("SubscribeToTask", json!({ "id": task }), cursor).await;
+    let first = follow.next;
+    let events = follow.rest().await;
+    assert!(events.iter().map(|(number, _)| *number).eq(1..=203), "{}", events.len());
+    assert!(follow.next - first <= 8, "{} groups", follow.next - first);
+    server.stop().await;
+}
+
+/// Custody over MOQT and calls over MOQT, each in sessions of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn custody_and_calls_do_not_disturb_one_another() {
+    let world = World::new();
+    let (alices, carols) = (free_address().unwrap(), free_address().unwrap());
+    let moqt = |name, at| format!("{}binding = \"moqt\"\n", peer_toml(name, Some(at)));
+    let enabled = "[moq]\nenabled = true\n";
+    let more = format!("{enabled}{}", moqt("alice", alices));
+    let mut carol = config(&world, "carol", "agent = \"echo\"", &more);
+    carol.quic.listen = carols;
+    let agent = format!("agent = \"{}\"\nagent_over = \"moqt\"", id("carol"));
+    let more = format!("{enabled}{}", moqt("carol", carols));
+    let mut alice = config(&world, "alice", &agent, &more);
+    alice.quic.listen = alices;
+    let (carol, alice) = (Server::start(carol).await, Server::start(alice).await);
+    let task = alice.send(hello("m-1")).await;
+    assert_eq!(said(&task), ["hello"], "{task}");
+    issue(alice.handle(), revoke("ob-1", "carol", "calendar")).await;
+    ends(alice.handle(), "ob-1", Terminal::Applied).await;
+    issue(carol.handle(), revoke("ob-2", "alice", "calendar")).await;
+    ends(carol.handle(), "ob-2", Terminal::Applied).await;
+    let task = alice.send(hello("m-2")).await;
+    assert_eq!(said(&task), ["hello"], "{task}");
+    alice.stop().await;
+    carol.stop().await;
+}
+
 /// What is too long ends the session, with a word, and the next one is as any.
 #[tokio::test(flavor = "multi_thread")]
 async fn bd1_a_call_that_is_too_long_is_refused_and_the_session_ended() {
     let world = World::new();
     let config = alice(&world, "request_len_max = 1024", &peer_toml("bob", None));
     let server = Server::start(config).await;
-    let mut caller = Caller::dial(&world, &server, "bob", CONTEXT).await;
-    let number = caller.say(vec![b'x'; 4_000_000]);
-    let answer = caller.answer(number).await;
-    assert_eq!(answer["error"]["code"], -32600, "{answer}");
-    assert!(text(&answer, "/error/message").contains("1024 bytes"), "{answer}");
-    assert_eq!(caller.link.raw.closed().await, 2, "malformed");
+    for many in [false, true] {
+        let mut caller = Caller::dial(&world, &server, "bob", CONTEXT).await;
+        let number = if many { caller.say_more() } else { caller.say(vec![b'x'; 4_000_000]) };
+        let answer = caller.answer(number).await;
+        assert_eq!(answer["error"]["code"], -32600, "{answer}");
+        let why = if many { "second object" } else { "1024 bytes" };
+        assert!(text(&answer, "/error/message").contains(why), "{answer}");
+        let ended = tokio::time::timeout(PATIENCE, caller.link.ended).await;
+        let ended = ended.expect("an end in time").unwrap();
+        assert!(ended.contains("error_code: 2"), "malformed: {ended}");
+    }
     let mut caller = Caller::dial(&world, &server, "bob", CONTEXT).await;
     assert_eq!(caller.result("ListTasks", json!({})).await["totalSize"], 0);
     server.stop().await;
