@@ -474,12 +474,12 @@ async fn a_stream_whose_session_is_lost_goes_on_from_the_cursor() {
     caller.link.raw.connection.close(0u32.into(), b"killed");
     let after = |number: u64| json!({ "Last-Event-ID": number.to_string() });
     let named = json!({ "id": task });
-    // The names of a session that is lost may be used again in another.
-    let mut caller = Caller::dial(&world, &server, "bob", CONTEXT).await;
+    let mut caller = Caller::dial(&world, &server, "bob", OTHER).await;
     let (_, mut follow) = caller.begin("SubscribeToTask", named.clone(), after(3)).await;
     seen.extend(follow.events(1).await);
     let server = Server::start(server.crash()).await;
-    let mut caller = Caller::dial(&world, &server, "bob", OTHER).await;
+    let third = format!("{:032x}", 3);
+    let mut caller = Caller::dial(&world, &server, "bob", &third).await;
     let (_, mut follow) = caller.begin("SubscribeToTask", named.clone(), after(4)).await;
     seen.extend(follow.rest().await);
     let expected: Vec<String> = ["task SUBMITTED", "statusUpdate WORKING"]
