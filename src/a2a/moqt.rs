@@ -15,7 +15,7 @@ use super::quic::{ASKING_TIME_MAX, TAKING_TIME_MAX};
 use super::stream::Events;
 use crate::calls::Code;
 use crate::moq::{
-    Link, LinkError, Outgoing, PEER_REQUESTS_MAX, Requests, TrackError, namespace, object,
+    Incoming, Link, LinkError, Outgoing, PEER_REQUESTS_MAX, Requests, TrackError, namespace, object,
 };
 use bytes::Bytes;
 use follow::{Attempt, Followers};
@@ -247,7 +247,9 @@ impl Inbox {
         let link = &self.of.link;
         let len_max = self.of.front.a2a.request_len_max();
         let name = track(self.of.me(), "request");
-        let mut calls = link.subscribe(calls_of(&self.context), name, len_max).await?;
+        // Who wants our answers may ask for them before it answers us.
+        let mut subscribing = pin!(link.subscribe(calls_of(&self.context), name, len_max));
+        let mut calls = None;
         let (response, tracks) = mpsc::channel(1);
         let mut tell = pin!(tell(link, tracks, told));
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
@@ -264,7 +266,8 @@ impl Inbox {
                 Some(subscribed) = requests.subscribed.recv() => {
                     self.subscribed(subscribed, &response, &mut running);
                 }
-                group = calls.group() => {
+                subscribed = &mut subscribing, if calls.is_none() => calls = Some(subscribed?),
+                group = next(&mut calls) => {
                     let Some(group) = group? else { return Ok(()) };
                     // Of a group with several subgroups the first counts, as of one that comes twice.
                     let new = group.info.subgroup_id == 0 && numbers.is_new(group.info.group_id);
@@ -463,6 +466,13 @@ impl Inbox {
         })?;
         let base = self.followers.base();
         Ok(Attempt { base, id: Value::Null, first: None, events, _place: Some(place) })
+    }
+}
+
+async fn next(calls: &mut Option<Incoming>) -> Result<Option<SubgroupReader>, TrackError> {
+    match calls {
+        Some(calls) => calls.group().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -169,7 +169,7 @@ impl Moq {
                 let part = (part(index), part(count));
                 let groups = if index == 0 { self.own_groups(&met) } else { BTreeSet::new() };
                 let watched = index == 0 && relay.may_watch;
-                let with = With { hop, peers, part, groups, watched };
+                let with = With { hop, peers, part, groups, custody: true, watched };
                 let (this, relay, client) = (self.clone(), relay.clone(), client.clone());
                 tasks.spawn(async move { this.keep_relay(relay, client, with).await });
             }
@@ -190,7 +190,8 @@ impl Moq {
         let watched = found.is_some_and(|peer| peer.may_watch);
         let peers = BTreeMap::from([(id.clone(), groups)]);
         let groups = self.own_groups(&peers);
-        With { hop: Hop::Peer(id.clone()), peers, part: (0, 1), groups, watched }
+        let custody = found.is_some_and(|peer| peer.binding == Binding::Moqt);
+        With { hop: Hop::Peer(id.clone()), peers, part: (0, 1), groups, custody, watched }
     }
 
     async fn keep_peer(&self, peer: AgentId, address: String) {

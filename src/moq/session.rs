@@ -46,6 +46,8 @@ pub(crate) struct With {
     pub(crate) part: (u16, u16),
     /// Groups of ours whose members are met there.
     pub(crate) groups: BTreeSet<GroupName>,
+    /// Whether custody is to go by this session: one with a peer may be for its calls alone.
+    pub(crate) custody: bool,
     /// Whether who is there may watch this node.
     pub(crate) watched: bool,
 }
@@ -123,18 +125,21 @@ impl Session {
                 };
                 Ok((peers, public))
             };
-            match (announced.await, &self.with.hop) {
-                (Ok(_announced), _) => std::future::pending().await,
-                // A peer need not be here for custody.
-                (
-                    Err(error @ (LinkError::Refused { .. } | LinkError::NoAnswer { .. })),
-                    Hop::Peer(peer),
-                ) => {
-                    tracing::debug!(%peer, %error, "no custody in this MOQT session");
-                    std::future::pending().await
-                }
-                (Err(error), _) => Err(error),
+            let error = match announced.await {
+                Ok(_announced) => std::future::pending().await,
+                Err(error) => error,
+            };
+            // A peer need not be here for custody, and then it says no, or nothing if it knows nothing of it.
+            let unwanted = match &error {
+                LinkError::Refused { .. } => matches!(self.with.hop, Hop::Peer(_)),
+                LinkError::NoAnswer { .. } => !self.with.custody,
+                _ => false,
+            };
+            if unwanted {
+                tracing::debug!(with = ?self.with.hop, %error, "no custody in this MOQT session");
+                return std::future::pending().await;
             }
+            Err(error)
         };
         let agent = match (&self.with.hop, self.shared.agent.get()) {
             (Hop::Peer(peer), Some(agent)) => Some(agent.session(self.link.clone(), peer.clone())),

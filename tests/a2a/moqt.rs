@@ -161,6 +161,10 @@ impl Caller {
     async fn open(link: Link, context: &str) -> Self {
         let inbox = ["a2a", "inbox", &field("alice"), context];
         let announced = link.announce(&inbox).await.unwrap();
+        // Before we answer its subscription: the order is the caller's.
+        let from = format!("{context}-r");
+        let (subscribe, response) =
+            link.subscribe(&[&from, "a2a"], &track("response")).await.unwrap();
         let mut publisher = link.publisher.clone();
         let subscribed = tokio::time::timeout(PATIENCE, publisher.subscribed()).await;
         let subscribed = subscribed.expect("a subscription in time").unwrap();
@@ -172,10 +176,7 @@ impl Caller {
         let asked = writer.subgroups().unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { drop(subscribed.serve(reader).await) });
-        let from = format!("{context}-r");
-        let (subscribe, reader) =
-            link.subscribe(&[&from, "a2a"], &track("response")).await.unwrap();
-        let (reading, mut groups) = read(reader);
+        let (reading, mut groups) = read(response);
         let answers = Arc::new(Mutex::new(BTreeMap::new()));
         let heard = answers.clone();
         tasks.spawn(async move {

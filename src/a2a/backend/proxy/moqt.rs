@@ -150,7 +150,12 @@ impl MoqtAgent {
                 early: BTreeMap::new(),
                 len_max: self.len_max,
             })),
-            Err(error) => Rest::Lost(error.to_string()),
+            Err(error) => {
+                if matches!(error, LinkError::Spent { .. }) {
+                    session.link.connection().close(0u32.into(), b"spent"); // for a new one
+                }
+                Rest::Lost(error.to_string())
+            }
         }
     }
 }
