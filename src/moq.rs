@@ -50,4 +50,4 @@ pub(crate) fn namespace<T: AsRef<str>>(fields: &[T]) -> TrackNamespace {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

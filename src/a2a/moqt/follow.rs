@@ -62,7 +62,7 @@ impl Attempt {
 #[derive(Debug)]
 enum Follower {
     /// It will come.
-    Expected(Attempt, Instant),
+    Expected(Box<Attempt>, Instant),
     /// It is served, and takes newer attempts.
     Served(mpsc::Sender<Attempt>),
 }
@@ -97,14 +97,14 @@ impl Followers {
             },
             _ => attempt,
         };
-        of.insert(task.to_owned(), Follower::Expected(attempt, Instant::now()));
+        of.insert(task.to_owned(), Follower::Expected(Box::new(attempt), Instant::now()));
     }
 
     /// The attempt that waits for this track to be asked for.
     pub(super) fn expected(&self, task: &str) -> Option<Attempt> {
         let mut of = self.of();
         match of.remove(task)? {
-            Follower::Expected(attempt, _) => Some(attempt),
+            Follower::Expected(attempt, _) => Some(*attempt),
             served @ Follower::Served(_) => {
                 of.insert(task.to_owned(), served);
                 None
@@ -154,7 +154,7 @@ impl Followers {
         }
         // What came meanwhile waits for the track to be asked for anew.
         while let Ok(attempt) = newer.try_recv() {
-            of.insert(task.to_owned(), Follower::Expected(attempt, Instant::now()));
+            of.insert(task.to_owned(), Follower::Expected(Box::new(attempt), Instant::now()));
         }
     }
 }

@@ -423,3 +423,67 @@ impl Following {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moq::tests::Pair;
+
+    fn line(event: u64, end: bool) -> Bytes {
+        let mut line =
+            json!({ "jsonrpc": "2.0", "id": 0, "event": event, "result": { "n": event } });
+        if end {
+            line[END] = true.into();
+        }
+        line.to_string().into()
+    }
+
+    #[tokio::test]
+    async fn events_are_told_in_order_once_and_an_end_that_is_none_is_a_loss() {
+        for whole in [true, false] {
+            let pair = Pair::new().await;
+            let (client, server, mut tasks) = pair.links().await;
+            let mut requests = server.answer(answers_to("c"));
+            let (incoming, outgoing) =
+                tokio::join!(client.subscribe(answers_to("c"), "t", 1_000), async {
+                    let subscribed = requests.subscribed.recv().await.unwrap();
+                    let (outgoing, serve) = Outgoing::accept(subscribed).unwrap();
+                    tasks.spawn(async move { drop(serve.await) });
+                    outgoing
+                });
+            let mut outgoing = outgoing;
+            // The last first; the event that came in the answer again; and two in one group.
+            outgoing.push_as(7, 80, line(4, true)).await.unwrap();
+            outgoing.push_as(5, 80, line(1, false)).await.unwrap();
+            if whole {
+                outgoing.push_all(6, 80, [line(2, false), line(3, false)]).await.unwrap();
+            }
+            drop(outgoing);
+            let following = Following {
+                incoming: incoming.unwrap(),
+                next: 5,
+                group: None,
+                early: BTreeMap::new(),
+                len_max: 1_000,
+            };
+            let mut answers = Answers {
+                first: Some(Said { result: json!({ "n": 1 }), event: Some(1) }),
+                seen: Some(1),
+                rest: Rest::Follows(Box::new(following)),
+                silent_max: Duration::from_secs(30),
+                _places: (None, None),
+            };
+            let mut told = Vec::new();
+            let ended = loop {
+                match answers.next().await {
+                    Ok(Some(said)) => told.push(said.event.unwrap()),
+                    Ok(None) => break true,
+                    Err(Lost::Broken(_)) => break false,
+                    Err(lost) => panic!("{lost:?}"),
+                }
+            };
+            assert_eq!(ended, whole);
+            assert_eq!(told, if whole { vec![1, 2, 3, 4] } else { vec![1] });
+        }
+    }
+}
