@@ -2,6 +2,7 @@
 //! with a peer directly or through relays that know nothing of them.
 
 mod backend;
+mod candidates;
 pub(crate) mod check;
 mod custody;
 mod fanout;
@@ -30,16 +31,18 @@ pub(crate) const PEER_REQUESTS_MAX: u32 = 128;
 pub(crate) const REQUESTS_TOTAL_MAX: u64 = 60_000;
 /// How long the other side may take to answer a request.
 pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Peers of one session with a relay: each has two requests of ours open and two of its own, and there is room for
-/// those of all.
-pub(crate) const PEERS_PER_SESSION_MAX: usize = 40;
+/// Requests that the peers of one session with a relay need, each two and one for each of its groups. The others
+/// are for announcements, and for sessions that peers begin before their last one is seen to have ended.
+pub(crate) const SHARE_REQUESTS_MAX: usize = 64;
 /// Prefixes of namespaces that we ask a relay for; with more peers we ask for all there are.
 pub(crate) const PREFIXES_MAX: usize = 8;
 /// Batches that may come from a peer before the session with it is up.
 pub(crate) const OBJECTS_EARLY_MAX: usize = 64;
-/// Groups of one session on their way at a time; what comes further waits, and is put together. Below the 128
-/// that the library sends at once, and the 1,024 that may be unacknowledged.
-pub(crate) const GROUPS_FLYING_MAX: usize = 64;
+/// Groups of one session on their way at a time; what comes further waits, and is put together. With those of
+/// decisions and watchers that stay open, no more than the 128 that the library sends at once.
+pub(crate) const GROUPS_FLYING_MAX: usize = 48;
+/// How long one group may take to come; then it is given up, and what was in it is sent again.
+pub(crate) const GROUP_TIME_MAX: Duration = Duration::from_secs(30);
 /// Groups of one track that are read at a time; the library ends a subscription 1,024 behind.
 pub(crate) const GROUPS_READ_MAX: usize = 256;
 

@@ -7,16 +7,17 @@
 
 mod items;
 
-pub use items::{Hello, Refusal, SEAL_KEY_LEN};
+pub use items::{HELLO_GROUPS_MAX, Hello, Refusal, SEAL_KEY_LEN};
 
 use crate::cbor::{CborError, Reader, Writer};
 use crate::field::{Members, at_most, list, name, whole};
 use crate::id::AgentId;
 use crate::limits::{BATCH_COUNT_MAX, FRAME_LEN_MAX, ITEM_LEN_MAX, SIGNED_LEN_MAX};
-use crate::track::{self, GroupName, NameError, priority};
+use crate::track::{self, GroupName, NameError, Namespace, priority};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::str::FromStr;
 
 /// The one version of statements there is.
 pub const VERSION: u64 = 1;
@@ -167,8 +168,9 @@ impl fmt::Display for Audience {
 /// What the issuer of a batch signs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
-    /// Who speaks; the certificate of the signature must say the same.
-    pub issuer: AgentId,
+    /// Who speaks, and in which of its namespaces. The certificate of the signature must name the same agent; what
+    /// comes in another namespace is a copy that somebody else made, and to be dropped.
+    pub from: Namespace,
     /// Whom to.
     pub audience: Audience,
     /// What the items are.
@@ -202,8 +204,8 @@ pub enum BatchError {
 impl Statement {
     /// The statement over `items`.
     #[must_use]
-    pub fn of(issuer: AgentId, audience: Audience, content: Content, items: &[Bytes]) -> Self {
-        Self { issuer, audience, content, count: items.len() as u64, root: root(items) }
+    pub fn of(from: Namespace, audience: Audience, content: Content, items: &[Bytes]) -> Self {
+        Self { from, audience, content, count: items.len() as u64, root: root(items) }
     }
 
     /// Whether `items` are the ones it speaks of.
@@ -225,10 +227,12 @@ impl Statement {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let audience = self.audience.to_string();
-        let mut to = Writer::with_capacity(64 + self.issuer.as_str().len() + audience.len());
-        to.map(6).uint(1).uint(VERSION).uint(2).text(self.issuer.as_str());
+        let Namespace { publisher, epoch, part } = &self.from;
+        let mut to = Writer::with_capacity(96 + publisher.as_str().len() + audience.len());
+        to.map(8).uint(1).uint(VERSION).uint(2).text(publisher.as_str());
         to.uint(3).text(&audience).uint(4).uint(self.content.code());
         to.uint(5).uint(self.count).uint(6).bytes(&self.root);
+        to.uint(7).text(&epoch.to_string()).uint(8).text(&part.to_string());
         to.into_bytes()
     }
 
@@ -245,14 +249,16 @@ impl Statement {
                 let why = format_args!("{version} is not {VERSION}");
                 return Err(CborError::invalid("version", why));
             }
-            let statement = Self {
-                issuer: name(map.required(2)?, "issuer")?,
-                audience: Audience::read(map.required(3)?)?,
-                content: Content::read(map.required(4)?)?,
-                count: map.required(5)?.uint()?,
-                root: read_hash(map.required(6)?, "root")?,
-            };
+            let publisher = name(map.required(2)?, "issuer")?;
+            let audience = Audience::read(map.required(3)?)?;
+            let content = Content::read(map.required(4)?)?;
+            let count = map.required(5)?.uint()?;
+            let root = read_hash(map.required(6)?, "root")?;
+            let epoch = read_spelt(map.required(7)?, "epoch")?;
+            let part = read_spelt(map.required(8)?, "part")?;
             map.end()?;
+            let from = Namespace { publisher, epoch, part };
+            let statement = Self { from, audience, content, count, root };
             if statement.count > BATCH_COUNT_MAX as u64 {
                 let why = format_args!("{} is over {BATCH_COUNT_MAX}", statement.count);
                 return Err(CborError::invalid("count", why));
@@ -320,6 +326,13 @@ impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Batch {{ signed: {} bytes, items: {} }}", self.signed.len(), self.items.len())
     }
+}
+
+pub(crate) fn read_spelt<T: FromStr<Err = NameError>>(
+    reader: &mut Reader<'_>,
+    what: &'static str,
+) -> Result<T, CborError> {
+    reader.text()?.parse().map_err(|error| CborError::invalid(what, error))
 }
 
 pub(crate) fn read_hash(reader: &mut Reader<'_>, what: &'static str) -> Result<Hash, CborError> {

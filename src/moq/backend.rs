@@ -19,31 +19,55 @@ const REQUEST_PRIORITY: i32 = i32::MAX - 1;
 /// Priority in quinn of data of which nothing is said: answers to FETCH.
 const FETCH_PRIORITY: i32 = 127;
 
+/// Bytes of one stream of data that comes, and of all in a session that are not ended.
+const STREAM_LEN_MAX: usize = 8 * 1024 * 1024;
+const STREAMS_LEN_MAX: usize = 64 * 1024 * 1024;
+
 /// A connection whose protocol is MOQT, as a transport of `moq-transport`.
 #[derive(Clone, Debug)]
 pub(crate) struct Backend {
     connection: Connection,
     control_open: Arc<AtomicBool>,
     flight: Arc<Flight>,
+    arriving: Arc<AtomicUsize>,
 }
 
 /// Streams of data that the other side has not wholly acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     streams: AtomicUsize,
+    /// Those among them that are to stay open.
+    kept: AtomicUsize,
     landed: Notify,
 }
 
 impl Flight {
-    /// Waits until fewer than `max` are on their way.
+    /// Waits until fewer than `max` are on their way, beside those that stay open.
     pub(crate) async fn below(&self, max: usize) {
         loop {
             let landed = self.landed.notified();
-            if self.streams.load(Ordering::Acquire) < max {
+            if self.streams.load(Ordering::Acquire) < max + self.kept.load(Ordering::Acquire) {
                 return;
             }
             landed.await;
         }
+    }
+
+    /// Says that one more group will stay open, until the value is dropped.
+    pub(crate) fn keep(self: &Arc<Self>) -> Kept {
+        self.kept.fetch_add(1, Ordering::AcqRel);
+        self.landed.notify_waiters();
+        Kept(self.clone())
+    }
+}
+
+/// A group that stays open: it takes no place of those that come and go.
+#[derive(Debug)]
+pub(crate) struct Kept(Arc<Flight>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.kept.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -66,7 +90,8 @@ impl Drop for Flying {
 
 impl Backend {
     pub(crate) fn new(connection: Connection) -> Self {
-        Self { connection, control_open: Arc::default(), flight: Arc::default() }
+        let (control_open, flight, arriving) = Default::default();
+        Self { connection, control_open, flight, arriving }
     }
 
     pub(crate) const fn flight(&self) -> &Arc<Flight> {
@@ -87,6 +112,10 @@ pub(crate) enum BackendError {
     Stopped(VarInt),
     #[error("the stream was ended before")]
     Ended,
+    #[error(
+        "{len} bytes in one stream, or {all} in all that are not ended; {STREAM_LEN_MAX} and {STREAMS_LEN_MAX} are taken"
+    )]
+    TooMuch { len: usize, all: usize },
     #[error("datagram: {0}")]
     Datagram(#[from] quinn::SendDatagramError),
 }
@@ -136,17 +165,18 @@ impl wt::Session for Backend {
     type Error = BackendError;
 
     async fn accept_uni(&self) -> Result<Receiving, BackendError> {
-        Ok(Receiving(self.connection.accept_uni().await?))
+        let stream = self.connection.accept_uni().await?;
+        Ok(Receiving { stream, arriving: Some(Arriving { all: self.arriving.clone(), own: 0 }) })
     }
 
     async fn accept_bi(&self) -> Result<(Sending, Receiving), BackendError> {
         let (send, recv) = self.connection.accept_bi().await?;
-        Ok((Sending::first(send, REQUEST_PRIORITY), Receiving(recv)))
+        Ok((Sending::first(send, REQUEST_PRIORITY), Receiving { stream: recv, arriving: None }))
     }
 
     async fn open_bi(&self) -> Result<(Sending, Receiving), BackendError> {
         let (send, recv) = self.connection.open_bi().await?;
-        Ok((Sending::first(send, REQUEST_PRIORITY), Receiving(recv)))
+        Ok((Sending::first(send, REQUEST_PRIORITY), Receiving { stream: recv, arriving: None }))
     }
 
     async fn open_uni(&self) -> Result<Sending, BackendError> {
@@ -231,25 +261,62 @@ impl wt::SendStream for Sending {
 
 /// The receiving half of a stream.
 #[derive(Debug)]
-pub(crate) struct Receiving(RecvStream);
+pub(crate) struct Receiving {
+    stream: RecvStream,
+    arriving: Option<Arriving>,
+}
+
+/// Bytes of a stream of data that is not ended. The library keeps the objects of a stream as long as that lives,
+/// whether or not somebody reads them.
+#[derive(Debug)]
+struct Arriving {
+    /// Of all streams of the session.
+    all: Arc<AtomicUsize>,
+    own: usize,
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.own, Ordering::AcqRel);
+    }
+}
+
+impl Receiving {
+    //= BD-1
+    fn came(&mut self, n: usize) -> Result<(), BackendError> {
+        let Some(arriving) = &mut self.arriving else { return Ok(()) };
+        arriving.own += n;
+        let all = arriving.all.fetch_add(n, Ordering::AcqRel) + n;
+        if arriving.own > STREAM_LEN_MAX || all > STREAMS_LEN_MAX {
+            let len = arriving.own;
+            let _ = self.stream.stop(0u32.into());
+            return Err(BackendError::TooMuch { len, all });
+        }
+        Ok(())
+    }
+}
 
 impl wt::RecvStream for Receiving {
     type Error = BackendError;
 
     async fn read(&mut self, dst: &mut [u8]) -> Result<Option<usize>, BackendError> {
-        Ok(self.0.read(dst).await?)
+        let read = self.stream.read(dst).await?;
+        self.came(read.unwrap_or_default())?;
+        Ok(read)
     }
 
     async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, BackendError> {
-        Ok(self.0.read_chunk(max, true).await?.map(|chunk| chunk.bytes))
+        let chunk = self.stream.read_chunk(max, true).await?.map(|chunk| chunk.bytes);
+        self.came(chunk.as_ref().map_or(0, Bytes::len))?;
+        Ok(chunk)
     }
 
     fn stop(&mut self, code: u32) {
-        let _ = self.0.stop(code.into());
+        let _ = self.stream.stop(code.into());
     }
 
     async fn closed(&mut self) -> Result<(), BackendError> {
-        match self.0.received_reset().await {
+        match self.stream.received_reset().await {
             Ok(_) => Ok(()),
             Err(quinn::ResetError::ConnectionLost(error)) => Err(error.into()),
             Err(_) => Err(BackendError::Ended),

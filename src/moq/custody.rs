@@ -22,8 +22,8 @@ use proto::id::{AgentId, ObligationId};
 use proto::limits::{BATCH_COUNT_MAX, FRAME_LEN_TARGET};
 use proto::obligation::Obligation;
 use proto::step::SessionId;
-use proto::track::Epoch;
-use std::collections::{BTreeMap, VecDeque};
+use proto::track::{Epoch, GroupName, Namespace, Part};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -38,6 +38,13 @@ const BATCHES_SENT_MAX: usize = 512;
 /// again.
 const OFFERS_HEARD_MAX: usize = 65_536;
 
+/// Acks that wait for a peer to read its track.
+const ACKS_WAITING_MAX: usize = 65_536;
+/// Refusals that wait for a peer to read its track.
+const REFUSALS_WAITING_MAX: usize = 512;
+/// How long a peer that asks with one hello after the other waits for the next answer.
+const HELLO_ANSWERED: Duration = Duration::from_millis(500);
+
 /// What sessions over MOQT share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -50,6 +57,8 @@ pub(crate) struct Shared {
     /// The A2A server, if there is one.
     pub(crate) agent: OnceLock<Front>,
     pub(crate) watched: Watched,
+    /// Of each peer the groups of ours that it is a member of.
+    pub(crate) members: HashMap<AgentId, BTreeSet<GroupName>>,
     /// Counts starts of this node, durably.
     pub(crate) boot: u64,
     /// Counts MOQT sessions since then.
@@ -63,8 +72,10 @@ impl Shared {
     /// What a track of many subscribers begins with.
     pub(crate) fn greeting(&self, audience: Audience, epoch: Epoch) -> Option<Bytes> {
         let in_flight_max = self.in_flight_max as u64;
-        let hello = Hello { in_flight_max, seal_key: None, answers: None, up: true, epoch };
-        let sealed = self.signatures.seal(audience, Content::Hello, vec![hello.encode()]);
+        let groups = BTreeSet::new();
+        let hello = Hello { in_flight_max, seal_key: None, answers: None, up: true, groups };
+        let at = (epoch, Part::All);
+        let sealed = self.signatures.seal(at, audience, Content::Hello, vec![hello.encode()]);
         sealed.ok().map(|(_, object)| object)
     }
 }
@@ -99,19 +110,21 @@ pub(crate) enum Told {
     /// That subscription is over.
     Unserved(Way, u64),
     /// A good batch came.
-    Batch(Epoch, Way, Opened),
-    /// An obligation came that it issued to a group of which we are a member.
-    Member(Bytes),
-    /// A session of its is over.
-    Lost(Epoch),
+    Batch(Way, Opened),
+    /// A decision came that it issued to a group, and what we made of it as a member.
+    Member(GroupName, Bytes),
+    /// The tracks of a session of its are not heard any more.
+    Lost(Namespace),
 }
 
 #[derive(Debug)]
 struct Theirs {
-    epoch: Epoch,
+    from: Namespace,
     heard: [bool; 2],
     /// Batches that came before the session was up.
     early: Vec<(Way, Opened)>,
+    /// Groups of its that it says we are in.
+    groups: BTreeSet<GroupName>,
 }
 
 #[derive(Debug)]
@@ -146,11 +159,15 @@ pub(crate) struct Peer {
     link: Link,
     hop: Hop,
     peer: AgentId,
-    /// Our own session, as its namespace has it.
-    epoch: Epoch,
+    /// Our own session and part, as our namespace has it.
+    at: (Epoch, Part),
     serving: [Option<(u64, Outgoing)>; 2],
     theirs: Option<Theirs>,
     up: Option<Up>,
+    /// When we last answered a hello that asks for it.
+    answered: Option<Instant>,
+    /// The session of the peer's that gave way to one by another path, and is not to come back.
+    given_up: Option<Epoch>,
 }
 
 impl Peer {
@@ -159,9 +176,20 @@ impl Peer {
         link: Link,
         hop: Hop,
         peer: AgentId,
-        epoch: Epoch,
+        at: (Epoch, Part),
     ) -> Self {
-        Self { shared, link, hop, peer, epoch, serving: [None, None], theirs: None, up: None }
+        Self {
+            shared,
+            link,
+            hop,
+            peer,
+            at,
+            serving: [None, None],
+            theirs: None,
+            up: None,
+            answered: None,
+            given_up: None,
+        }
     }
 
     /// Runs until the sender is dropped.
@@ -172,13 +200,12 @@ impl Peer {
             let waits = self.up.as_ref().is_some_and(Up::waits);
             let link = self.link.clone();
             let done = tokio::select! {
-                biased;
                 told = told.recv() => match told {
                     None => break,
                     Some(told) => self.told(told).await,
                 },
                 item = next(&mut self.up) => {
-                    self.queue(item);
+                    self.queue(item).await;
                     Ok(())
                 }
                 () = link.room(), if waits => self.send().await,
@@ -207,29 +234,40 @@ impl Peer {
                     self.down().await;
                 }
             }
-            Told::Lost(epoch) => {
-                if self.theirs.as_ref().is_some_and(|theirs| theirs.epoch == epoch) {
+            Told::Lost(from) => {
+                if self.theirs.as_ref().is_some_and(|theirs| theirs.from == from) {
                     self.theirs = None;
                     self.down().await;
                 }
             }
-            Told::Batch(epoch, way, batch) => {
+            Told::Batch(way, batch) => {
                 if batch.statement.content == Content::Hello {
-                    return self.greeted(epoch, way, &batch).await;
+                    return self.greeted(way, batch).await;
                 }
-                let Some(theirs) = self.theirs.as_mut().filter(|theirs| theirs.epoch == epoch)
+                let from = &batch.statement.from;
+                let Some(theirs) = self.theirs.as_mut().filter(|theirs| theirs.from == *from)
                 else {
                     return Ok(());
                 };
                 if self.up.is_none() {
                     if theirs.early.len() < OBJECTS_EARLY_MAX {
                         theirs.early.push((way, batch));
+                    } else {
+                        self.shared.router.metrics.moqt_dropped.inc();
+                        tracing::debug!(peer = %self.peer, "a batch dropped: too many before the session is up");
                     }
                     return Ok(());
                 }
                 self.take(way, batch).await;
             }
-            Told::Member(item) => self.offered(root(std::slice::from_ref(&item)), vec![item]).await,
+            Told::Member(group, item) => {
+                if self.theirs.as_ref().is_some_and(|theirs| theirs.groups.contains(&group)) {
+                    self.offered(root(std::slice::from_ref(&item)), vec![item]).await;
+                } else {
+                    self.shared.router.metrics.moqt_dropped.inc();
+                    tracing::debug!(peer = %self.peer, %group, "a decision dropped: we are no member");
+                }
+            }
         }
         Ok(())
     }
@@ -242,16 +280,20 @@ impl Peer {
         }
     }
 
-    /// A hello came. The session is up when theirs answers our session on both tracks.
-    async fn greeted(&mut self, epoch: Epoch, way: Way, batch: &Opened) -> Result<(), TrackError> {
+    /// A hello came. The session is up when theirs answers our session on both tracks. Anybody at a relay can
+    /// announce in a peer's name; a session is the peer's by its own signed word alone.
+    async fn greeted(&mut self, way: Way, batch: Opened) -> Result<(), TrackError> {
         let hello = batch.items.first().and_then(|item| Hello::decode(item).ok());
-        // Anybody at a relay can announce in a peer's name. A session is the peer's by its own word alone.
-        let Some(hello) = hello.filter(|hello| hello.epoch == epoch) else { return Ok(()) };
-        if self.theirs.as_ref().is_none_or(|theirs| theirs.epoch < epoch) {
-            self.down().await;
-            self.theirs = Some(Theirs { epoch, heard: [false; 2], early: Vec::new() });
+        let (Some(hello), from) = (hello, batch.statement.from) else { return Ok(()) };
+        if self.given_up.is_some_and(|given_up| from.epoch <= given_up) {
+            return Ok(());
         }
-        let Some(theirs) = self.theirs.as_mut().filter(|theirs| theirs.epoch == epoch) else {
+        if self.theirs.as_ref().is_none_or(|theirs| theirs.from.epoch < from.epoch) {
+            self.down().await;
+            let (from, early, groups) = (from.clone(), Vec::new(), BTreeSet::new());
+            self.theirs = Some(Theirs { from, heard: [false; 2], early, groups });
+        }
+        let Some(theirs) = self.theirs.as_mut().filter(|theirs| theirs.from == from) else {
             return Ok(());
         };
         let before = theirs.heard == [true; 2];
@@ -260,15 +302,21 @@ impl Peer {
             Way::To => *to = true,
             Way::Acks => *acks = true,
         }
+        theirs.groups.clone_from(&hello.groups);
         let now = theirs.heard == [true; 2];
-        let answers = hello.answers == Some(self.epoch);
+        let answers = hello.answers == Some(self.at.0);
         let asks = !hello.up;
         let served = self.serving.iter().all(Option::is_some);
         if now && answers && served && self.up.is_none() {
-            self.begin(hello).await;
+            self.begin(&hello).await;
             return self.hello().await;
         }
-        if (now && !before) || (self.up.is_some() && asks && way == Way::To) {
+        if now && !before {
+            return self.hello().await;
+        }
+        let answered = self.answered.is_some_and(|at| at.elapsed() < HELLO_ANSWERED);
+        if self.up.is_some() && asks && way == Way::To && !answered {
+            self.answered = Some(Instant::now());
             return self.hello().await;
         }
         Ok(())
@@ -277,12 +325,13 @@ impl Peer {
     /// Says on both tracks what we take, and whose hellos we have heard.
     async fn hello(&mut self) -> Result<(), TrackError> {
         let answers = self.theirs.as_ref().filter(|theirs| theirs.heard == [true; 2]);
+        let groups = self.shared.members.get(&self.peer).cloned().unwrap_or_default();
         let hello = Hello {
             in_flight_max: self.shared.in_flight_max as u64,
             seal_key: None,
-            answers: answers.map(|theirs| theirs.epoch),
+            answers: answers.map(|theirs| theirs.from.epoch),
             up: self.up.is_some(),
-            epoch: self.epoch,
+            groups,
         };
         for way in Way::BOTH {
             if self.serving_mut(way).is_some() {
@@ -292,7 +341,7 @@ impl Peer {
         Ok(())
     }
 
-    async fn begin(&mut self, hello: Hello) {
+    async fn begin(&mut self, hello: &Hello) {
         let shared = self.shared.clone();
         let id = shared.router.session_id();
         let (queue, outbox) = SessionQueue::new(self.peer.clone(), shared.queue_bytes_max);
@@ -385,14 +434,21 @@ impl Peer {
     }
 
     /// Puts what the core sends where it waits for room.
-    fn queue(&mut self, item: Option<ToPeer>) {
+    async fn queue(&mut self, item: Option<ToPeer>) {
         let Some(up) = self.up.as_mut() else { return };
         match item {
-            // The session was given up for a newer one.
-            None => self.up = None,
+            // The session gave way to a newer one, by another path. Said hello to, it would come back and end that.
+            None => {
+                self.up = None;
+                self.given_up = self.theirs.take().map(|theirs| theirs.from.epoch);
+                if matches!(self.hop, Hop::Peer(_)) {
+                    self.link.connection().close(0u32.into(), b"replaced");
+                }
+            }
             Some(ToPeer::Offers { first_ref, items }) => {
                 for (reference, item) in (first_ref..).zip(items) {
-                    if self.shared.groups.carries(&self.hop, &self.peer, up.since, &item) {
+                    let groups = &self.shared.groups;
+                    if groups.carries(&self.hop, &self.peer, up.since, &item).await {
                         sent(up, root(std::slice::from_ref(&item)), vec![reference]);
                     } else {
                         up.offers.push_back((reference, item));
@@ -411,17 +467,20 @@ impl Peer {
                             acked_at: run.acked_at,
                             reason: run.reason.clone(),
                         };
-                        up.acks.push_back(ack.encode());
+                        ack_waits(&mut up.acks, &ack);
                     }
                 }
             }
-            Some(ToPeer::Acks(acks)) => up.acks.extend(acks.iter().map(CustodyAck::encode)),
+            Some(ToPeer::Acks(acks)) => {
+                acks.iter().for_each(|ack| ack_waits(&mut up.acks, ack));
+            }
             Some(ToPeer::Refuse { refs, code, retry_after_ms, text }) => {
                 for (first, root, count) in &up.batches {
                     let within = refs.iter().flat_map(|range| range.iter());
                     let within = within.filter(|of| (*first..first + count).contains(of));
                     let indexes = RefRange::collect(within.map(|of| of - first).collect());
-                    if !indexes.is_empty() {
+                    // What is not said is found out by the next offer.
+                    if !indexes.is_empty() && up.refusals.len() < REFUSALS_WAITING_MAX {
                         let (root, text) = (*root, text.clone());
                         let refusal = Refusal { root, indexes, code, retry_after_ms, text };
                         up.refusals.push_back(refusal.encode());
@@ -458,7 +517,7 @@ impl Peer {
         items: Vec<Bytes>,
     ) -> Result<(), TrackError> {
         let Ok(audience) = Audience::agent(self.peer.clone()) else { return Ok(()) };
-        let object = match self.shared.signatures.seal(audience, content, items) {
+        let object = match self.shared.signatures.seal(self.at, audience, content, items) {
             Ok((_, object)) => object,
             Err(error) => {
                 tracing::error!(peer = %self.peer, %error, "a batch could not be signed");
@@ -477,6 +536,13 @@ async fn next(up: &mut Option<Up>) -> Option<ToPeer> {
     match up {
         Some(up) => up.outbox.next().await,
         None => std::future::pending().await,
+    }
+}
+
+/// An ack waits for its track. One too many is dropped: the obligation will be offered again, and acked.
+fn ack_waits(acks: &mut VecDeque<Bytes>, ack: &CustodyAck) {
+    if acks.len() < ACKS_WAITING_MAX {
+        acks.push_back(ack.encode());
     }
 }
 

@@ -9,18 +9,21 @@ use proto::batch::{Audience, Content};
 use proto::fanout::{GroupId, Template, group_of};
 use proto::id::AgentId;
 use proto::obligation::Obligation;
-use proto::track::GroupName;
+use proto::track::{Epoch, GroupName, Part};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 /// Decisions that may be published on a group's track at a time; members get further ones each by itself.
 pub(crate) const DECISIONS_MAX: usize = 1_024;
 /// How long after its issue a decision may still be published so.
 const PUBLISH_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long the first offers of a decision wait until it is known to whom it was issued, which is as long as one
+/// commit takes.
+const ISSUE_TIME_MAX: Duration = Duration::from_secs(1);
 /// Objects that wait for a group's track.
 pub(super) const WAITING_MAX: usize = 256;
 
@@ -35,6 +38,8 @@ pub(crate) enum Hop {
 struct Decision {
     group: GroupName,
     until: Instant,
+    /// Whether it was issued, now and alike, to every member; none while that is not known.
+    whole: watch::Sender<Option<bool>>,
     /// Known with the first offer.
     template: Option<Template>,
     /// When it was published, where it could be.
@@ -46,7 +51,14 @@ struct Decision {
 #[derive(Debug, Default)]
 struct State {
     decisions: BTreeMap<GroupId, Decision>,
-    tracks: BTreeMap<(Hop, GroupName), (u64, mpsc::Sender<Bytes>)>,
+    tracks: BTreeMap<(Hop, GroupName), Served>,
+}
+
+#[derive(Debug)]
+struct Served {
+    serial: u64,
+    epoch: Epoch,
+    to: mpsc::Sender<Bytes>,
 }
 
 /// Decisions to groups, and the tracks they go on.
@@ -66,7 +78,8 @@ impl Groups {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says, before its obligations are issued, that a decision is one of a group.
+    /// Says, before its obligations are issued, that a decision is one of a group. Their first offers wait for
+    /// [`Self::issued`].
     pub(crate) fn expect(&self, gid: GroupId, group: GroupName) {
         let mut state = self.state();
         let now = Instant::now();
@@ -74,31 +87,54 @@ impl Groups {
         if state.decisions.len() < DECISIONS_MAX {
             let (published, carried) = (BTreeMap::new(), BTreeSet::new());
             let until = now + PUBLISH_TIME_MAX;
-            let decision = Decision { group, until, template: None, published, carried };
+            let whole = watch::Sender::new(None);
+            let decision = Decision { group, until, whole, template: None, published, carried };
             state.decisions.entry(gid).or_insert(decision);
         }
         self.live.store(state.decisions.len(), Ordering::Release);
     }
 
+    /// Says whether a decision was issued, for the first time, to `whole` of its group. If not it goes to each
+    /// member alone: all who hear a group's track make an obligation of what comes there, and one that was
+    /// refused, or is long over, has none.
+    //= AB-1
+    pub(crate) fn issued(&self, gid: &GroupId, whole: bool) {
+        if let Some(decision) = self.state().decisions.get(gid) {
+            decision.whole.send_replace(Some(whole));
+        }
+    }
+
     /// A subscriber of a group's track is there; what it gets comes out of the receiver.
-    pub(crate) fn served(&self, hop: Hop, group: GroupName, serial: u64) -> mpsc::Receiver<Bytes> {
-        let (tx, rx) = mpsc::channel(WAITING_MAX);
-        self.state().tracks.insert((hop, group), (serial, tx));
-        rx
+    pub(crate) fn served(
+        &self,
+        hop: Hop,
+        group: GroupName,
+        epoch: Epoch,
+        serial: u64,
+    ) -> mpsc::Receiver<Bytes> {
+        let (to, objects) = mpsc::channel(WAITING_MAX);
+        self.state().tracks.insert((hop, group), Served { serial, epoch, to });
+        objects
     }
 
     /// That subscriber has gone.
     pub(crate) fn unserved(&self, hop: &Hop, group: &GroupName, serial: u64) {
         let key = (hop.clone(), group.clone());
         let mut state = self.state();
-        if state.tracks.get(&key).is_some_and(|(of, _)| *of == serial) {
+        if state.tracks.get(&key).is_some_and(|served| served.serial == serial) {
             state.tracks.remove(&key);
         }
     }
 
     /// Whether an offer to `peer`, which has been there `since`, goes by its group. The first that does has it
     /// published.
-    pub(crate) fn carries(&self, hop: &Hop, peer: &AgentId, since: Instant, item: &Bytes) -> bool {
+    pub(crate) async fn carries(
+        &self,
+        hop: &Hop,
+        peer: &AgentId,
+        since: Instant,
+        item: &Bytes,
+    ) -> bool {
         if self.live.load(Ordering::Acquire) == 0 {
             return false;
         }
@@ -106,6 +142,12 @@ impl Groups {
         let Some(gid) = group_of(&obligation.id).and_then(|gid| GroupId::new(gid).ok()) else {
             return false;
         };
+        let whole = self.state().decisions.get(&gid).map(|decision| decision.whole.subscribe());
+        let Some(mut whole) = whole else { return false };
+        let known = tokio::time::timeout(ISSUE_TIME_MAX, whole.wait_for(Option::is_some)).await;
+        if !known.is_ok_and(|known| known.is_ok_and(|known| *known == Some(true))) {
+            return false;
+        }
         let mut state = self.state();
         let State { decisions, tracks } = &mut *state;
         let Some(decision) = decisions.get_mut(&gid) else { return false };
@@ -118,21 +160,17 @@ impl Groups {
         }
         let published = decision.published.entry(hop.clone()).or_insert_with(|| {
             let track = tracks.get(&(hop.clone(), decision.group.clone()));
-            self.publish(&decision.group, template, track.map(|(_, track)| track))
+            self.publish(&decision.group, template, track?)
         });
         published.is_some_and(|at| since < at) && decision.carried.insert(peer.clone())
     }
 
-    fn publish(
-        &self,
-        group: &GroupName,
-        template: &Template,
-        track: Option<&mpsc::Sender<Bytes>>,
-    ) -> Option<Instant> {
+    fn publish(&self, group: &GroupName, template: &Template, track: &Served) -> Option<Instant> {
         let (audience, items) = (Audience::Group(group.clone()), vec![template.encode()]);
-        let sealed = self.signatures.seal(audience, Content::GroupOffer, items);
+        let at = (track.epoch, Part::All);
+        let sealed = self.signatures.seal(at, audience, Content::GroupOffer, items);
         let (_, object) = sealed.ok()?;
-        track?.try_send(object).ok()?;
+        track.to.try_send(object).ok()?;
         Some(Instant::now())
     }
 }

@@ -255,7 +255,7 @@ impl ByHand {
                         items.iter().map(|item| decoded(statement.content, item)).collect();
                     json!({
                         "signature": "good",
-                        "issuer": statement.issuer,
+                        "issuer": statement.from.publisher,
                         "audience": statement.audience.to_string(),
                         "content": statement.content.as_str(),
                         "items": items,

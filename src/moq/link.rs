@@ -3,7 +3,7 @@
 //! All waits for answers have a limit, all requests are counted, and a session that ends takes everything in it
 //! along: who used it begins anew with the next one.
 
-use super::backend::{Backend, Flight};
+use super::backend::{Backend, Flight, Kept};
 use super::track::{Incoming, TrackError};
 use super::{
     ANSWER_TIME_MAX, GROUPS_FLYING_MAX, PEER_REQUESTS_MAX, REQUESTS_MAX, REQUESTS_TOTAL_MAX,
@@ -62,29 +62,6 @@ pub(crate) type LinkEnd = Result<(), SessionError>;
 pub(crate) struct Requests {
     pub(crate) subscribed: mpsc::Receiver<Subscribed>,
     pub(crate) fetched: mpsc::Receiver<(FetchRequested, StandaloneFetch)>,
-    _closing: Closing,
-}
-
-/// Takes the door of a namespace away with who answered there: a peer that has us answer for ever new ones
-/// leaves none behind.
-#[derive(Debug)]
-struct Closing {
-    doors: Doors,
-    namespace: TrackNamespace,
-    /// Tells the door from one that took the name over.
-    door: mpsc::WeakSender<Subscribed>,
-}
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        let mut doors = open(&self.doors);
-        let ours = |door: &Door| {
-            self.door.upgrade().is_some_and(|ours| door.subscribed.same_channel(&ours))
-        };
-        if doors.get(&self.namespace).is_some_and(ours) {
-            doors.remove(&self.namespace);
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -122,7 +99,14 @@ impl std::fmt::Debug for Link {
 /// A namespace that we have announced, until it is dropped.
 pub(crate) struct Announced {
     _slot: OwnedSemaphorePermit,
-    _routes: JoinSet<()>,
+    routes: JoinSet<()>,
+}
+
+impl Announced {
+    /// Waits until the other side takes it back.
+    pub(crate) async fn ended(&mut self) {
+        let _ = self.routes.join_next().await;
+    }
 }
 
 /// Announcements by others below a prefix, until it is dropped.
@@ -217,12 +201,18 @@ impl Link {
         self.flight.below(GROUPS_FLYING_MAX).await;
     }
 
-    fn slot(&self) -> Result<OwnedSemaphorePermit, LinkError> {
+    /// Says that a group will stay open, until the value is dropped: it takes none of the [`Self::room`].
+    pub(crate) fn keep_open(&self) -> Kept {
+        self.flight.keep()
+    }
+
+    /// A place for one more request. Those of a session that is just ending are about to be free.
+    async fn slot(&self) -> Result<OwnedSemaphorePermit, LinkError> {
         if self.asked.fetch_add(1, Ordering::Relaxed) >= REQUESTS_TOTAL_MAX {
             return Err(LinkError::Spent { max: REQUESTS_TOTAL_MAX });
         }
-        let slot = self.slots.clone().try_acquire_owned();
-        slot.map_err(|_| LinkError::Full { max: REQUESTS_MAX })
+        let slot = tokio::time::timeout(ANSWER_TIME_MAX, self.slots.clone().acquire_owned()).await;
+        slot.ok().and_then(Result::ok).ok_or(LinkError::Full { max: REQUESTS_MAX })
     }
 
     /// Answers for a namespace, whether or not it is announced: with a direct peer that knows the name it need
@@ -230,14 +220,12 @@ impl Link {
     pub(crate) fn answer(&self, namespace: TrackNamespace) -> Requests {
         let (subscribed_tx, subscribed) = mpsc::channel(REQUESTS_WAITING_MAX);
         let (fetched_tx, fetched) = mpsc::channel(REQUESTS_WAITING_MAX);
-        let closing = Closing {
-            doors: self.doors.clone(),
-            namespace: namespace.clone(),
-            door: subscribed_tx.downgrade(),
-        };
         let door = Door { subscribed: subscribed_tx, fetched: fetched_tx };
-        open(&self.doors).insert(namespace, door);
-        Requests { subscribed, fetched, _closing: closing }
+        let mut doors = open(&self.doors);
+        // A peer that has us answer for ever new namespaces leaves none behind.
+        doors.retain(|_, door| !door.subscribed.is_closed());
+        doors.insert(namespace, door);
+        Requests { subscribed, fetched }
     }
 
     /// Announces a namespace, so that the other side may ask for its tracks, and a relay knows whom to ask.
@@ -246,7 +234,7 @@ impl Link {
     /// [`LinkError`].
     pub(crate) async fn announce(&self, namespace: TrackNamespace) -> Result<Announced, LinkError> {
         const WHAT: &str = "PUBLISH_NAMESPACE";
-        let slot = self.slot()?;
+        let slot = self.slot().await?;
         let mut publisher = self.publisher.clone();
         let begun = async {
             let announced = publisher.publish_namespace_start(namespace).await?;
@@ -262,7 +250,7 @@ impl Link {
                 enter(&doors, subscribed);
             }
         });
-        Ok(Announced { _slot: slot, _routes: routes })
+        Ok(Announced { _slot: slot, routes })
     }
 
     /// Asks to be told of namespaces below a prefix.
@@ -274,7 +262,7 @@ impl Link {
         prefix: &TrackNamespace,
     ) -> Result<Announcements, LinkError> {
         const WHAT: &str = "SUBSCRIBE_NAMESPACE";
-        let slot = self.slot()?;
+        let slot = self.slot().await?;
         let mut subscriber = self.subscriber.clone();
         let prefix = TrackNamespacePrefix { fields: prefix.fields.clone() };
         let begun = async {
@@ -303,7 +291,7 @@ impl Link {
         len_max: usize,
     ) -> Result<Incoming, LinkError> {
         const WHAT: &str = "SUBSCRIBE";
-        let slot = self.slot()?;
+        let slot = self.slot().await?;
         let mut subscriber = self.subscriber.clone();
         let (writer, reader) = Track::new(namespace, name).produce();
         let begun = subscriber.subscribe_open(writer);
@@ -326,7 +314,7 @@ impl Link {
         len_max: usize,
     ) -> Result<Vec<(u64, u64, Bytes)>, LinkError> {
         const WHAT: &str = "FETCH";
-        let _slot = self.slot()?;
+        let _slot = self.slot().await?;
         let mut subscriber = self.subscriber.clone();
         let range = StandaloneFetch {
             track_namespace: namespace,
@@ -389,27 +377,36 @@ async fn unannounced(mut publisher: Publisher, doors: Doors) {
 }
 
 async fn fetches(mut publisher: Publisher, doors: Doors) {
+    let mut resolving = JoinSet::new();
     while let Some(request) = publisher.fetch_requested().await {
-        // Joining ones are resolved once their subscription is known, which may be a while.
-        let resolved = tokio::time::timeout(ANSWER_TIME_MAX, request.resolve()).await;
-        let Ok(Ok(Some(range))) = resolved else {
-            let _ = request.reject(RequestErrorCode::InvalidRange, "nothing to join");
+        while resolving.try_join_next().is_some() {}
+        if resolving.len() >= REQUESTS_WAITING_MAX {
+            let _ = request.reject(RequestErrorCode::ExcessiveLoad, "too many at once");
             continue;
-        };
-        let refused = match open(&doors).get(&range.track_namespace) {
-            None => Some((request, RequestErrorCode::DoesNotExist)),
-            Some(door) => match door.fetched.try_send((request, range)) {
-                Ok(()) => None,
-                Err(mpsc::error::TrySendError::Full((request, _))) => {
-                    Some((request, RequestErrorCode::ExcessiveLoad))
-                }
-                Err(mpsc::error::TrySendError::Closed((request, _))) => {
-                    Some((request, RequestErrorCode::DoesNotExist))
-                }
-            },
-        };
-        if let Some((request, code)) = refused {
-            let _ = request.reject(code, "not here");
         }
+        let doors = doors.clone();
+        resolving.spawn(async move {
+            // Joining ones are resolved once their subscription is known, which may be a while.
+            let resolved = tokio::time::timeout(ANSWER_TIME_MAX, request.resolve()).await;
+            let Ok(Ok(Some(range))) = resolved else {
+                let _ = request.reject(RequestErrorCode::InvalidRange, "nothing to join");
+                return;
+            };
+            let refused = match open(&doors).get(&range.track_namespace) {
+                None => Some((request, RequestErrorCode::DoesNotExist)),
+                Some(door) => match door.fetched.try_send((request, range)) {
+                    Ok(()) => None,
+                    Err(mpsc::error::TrySendError::Full((request, _))) => {
+                        Some((request, RequestErrorCode::ExcessiveLoad))
+                    }
+                    Err(mpsc::error::TrySendError::Closed((request, _))) => {
+                        Some((request, RequestErrorCode::DoesNotExist))
+                    }
+                },
+            };
+            if let Some((request, code)) = refused {
+                let _ = request.reject(code, "not here");
+            }
+        });
     }
 }

@@ -5,11 +5,11 @@ use super::fanout::{Groups, Hop};
 use super::session::{self, With};
 use super::sign::Signatures;
 use super::watch::Watched;
-use super::{ALPN, Link, LinkError, PEERS_PER_SESSION_MAX};
+use super::{ALPN, Link, LinkError, SHARE_REQUESTS_MAX};
 use crate::a2a::moqt::Front;
 use crate::calls::{Code, Incoming, Serving};
 use crate::clock::Clock;
-use crate::config::{Binding, NodeConfig, RelayConfig};
+use crate::config::{Binding, GroupConfig, NodeConfig, RelayConfig};
 use crate::driver::Call;
 use crate::peers::{Dial, DialError, resolve};
 use crate::router::Router;
@@ -21,7 +21,7 @@ use proto::id::AgentId;
 use proto::store::{ReadError, Table, Write};
 use proto::track::{GroupName, part_of};
 use quinn::Connection;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -67,7 +67,9 @@ pub(crate) struct Around {
 
 /// Whether a configuration has anything to do with MOQT.
 pub(crate) fn wanted(config: &NodeConfig) -> bool {
-    config.moq.enabled || config.peers.iter().any(|peer| peer.binding != Binding::Native)
+    config.moq.enabled
+        || config.relays.iter().any(|relay| relay.may_watch)
+        || config.peers.iter().any(|peer| peer.binding != Binding::Native)
 }
 
 impl Moq {
@@ -79,8 +81,16 @@ impl Moq {
     pub(crate) fn open(around: Around, storage: Arc<dyn Storage>) -> Result<Arc<Self>, MoqError> {
         let Around { config, dial, backoff, seed, router, calls, clock } = around;
         let kept = storage.get(Table::Meta, BOOT_KEY)?;
-        let last = kept.and_then(|bytes| Some(u64::from_be_bytes(bytes.as_ref().try_into().ok()?)));
-        let boot = last.unwrap_or_default().saturating_add(1);
+        let last = match kept {
+            Some(bytes) => {
+                let bytes: [u8; 8] = bytes.as_ref().try_into().map_err(|_| {
+                    ReadError::damaged(Table::Meta, "the count of starts is not of 8 bytes")
+                })?;
+                u64::from_be_bytes(bytes)
+            }
+            None => 0,
+        };
+        let boot = last.saturating_add(1);
         let write = Write {
             table: Table::Meta,
             key: Bytes::from_static(BOOT_KEY),
@@ -91,6 +101,7 @@ impl Moq {
             me: config.id.clone(),
             signatures: Signatures::new(dial.tls.clone())?,
             groups: Groups::new(Signatures::new(dial.tls.clone())?),
+            members: members(&config.groups),
             watched: Watched {
                 store: storage,
                 peers: config.peers.iter().map(|peer| peer.id.clone()).collect(),
@@ -197,15 +208,17 @@ impl Moq {
     async fn keep_peer(&self, peer: AgentId, address: String) {
         let mut wait = self.waiting(peer.as_str());
         loop {
-            let begun = Instant::now();
+            let mut begun = None;
             let ended = async {
                 let connection = self.dial.to(&peer, &address, ALPN).await?;
                 let url = Url::parse(&format!("moqt://{address}/"));
                 let (link, task) = open(connection, url.ok()).await?;
+                begun = Some(Instant::now());
                 let with = self.with_peer(&peer);
                 Ok::<_, SessionFailed>(session::run(self.shared.clone(), link, task, with).await?)
             };
-            log(&peer, ended.await);
+            let ended = ended.await;
+            log(&peer, ended);
             wait.after(begun).await;
         }
     }
@@ -213,14 +226,16 @@ impl Moq {
     async fn keep_relay(&self, relay: RelayConfig, client: quinn::ClientConfig, with: With) {
         let mut wait = self.waiting(&relay.name);
         loop {
-            let begun = Instant::now();
+            let mut begun = None;
             let ended = async {
                 let connection = self.dial_relay(&relay.url, client.clone()).await?;
                 let (link, task) = open(connection, Some(relay.url.clone())).await?;
+                begun = Some(Instant::now());
                 let with = with.clone();
                 Ok::<_, SessionFailed>(session::run(self.shared.clone(), link, task, with).await?)
             };
-            log(&relay.url, ended.await);
+            let ended = ended.await;
+            log(&relay.url, ended);
             wait.after(begun).await;
         }
     }
@@ -285,8 +300,9 @@ struct Waiting {
 
 impl Waiting {
     /// Waits before the next dial; what was there for a while is dialled at once.
-    async fn after(&mut self, begun: Instant) {
-        if begun.elapsed() >= Duration::from_millis(self.backoff.cap_ms) {
+    async fn after(&mut self, begun: Option<Instant>) {
+        let lasted = begun.map(|begun| begun.elapsed());
+        if lasted.is_some_and(|lasted| lasted >= Duration::from_millis(self.backoff.cap_ms)) {
             self.failures = 0;
         }
         let wait = self.backoff.delay_ms(self.failures, self.jitter);
@@ -295,10 +311,26 @@ impl Waiting {
     }
 }
 
+/// Of each peer the groups that it is a member of.
+fn members(groups: &[GroupConfig]) -> HashMap<AgentId, BTreeSet<GroupName>> {
+    let mut members: HashMap<AgentId, BTreeSet<GroupName>> = HashMap::new();
+    for group in groups {
+        for member in &group.members {
+            members.entry(member.clone()).or_default().insert(group.name.clone());
+        }
+    }
+    members
+}
+
 /// Our peers at a relay, in as many shares as sessions are needed for them. A peer finds its share by its name
 /// ([`part_of`]).
-fn shares<T: Clone>(peers: &BTreeMap<AgentId, T>) -> Vec<BTreeMap<AgentId, T>> {
-    let mut count = peers.len().div_ceil(PEERS_PER_SESSION_MAX).max(1);
+fn shares(
+    peers: &BTreeMap<AgentId, BTreeSet<GroupName>>,
+) -> Vec<BTreeMap<AgentId, BTreeSet<GroupName>>> {
+    let needed = |share: &BTreeMap<AgentId, BTreeSet<GroupName>>| -> usize {
+        share.values().map(|groups| 2 + groups.len()).sum()
+    };
+    let mut count = needed(peers).div_ceil(SHARE_REQUESTS_MAX).max(1);
     loop {
         let mut shares = vec![BTreeMap::new(); count];
         for (peer, value) in peers {
@@ -307,8 +339,9 @@ fn shares<T: Clone>(peers: &BTreeMap<AgentId, T>) -> Vec<BTreeMap<AgentId, T>> {
                 share.insert(peer.clone(), value.clone());
             }
         }
-        // A hash shares unevenly.
-        if shares.iter().all(|share| share.len() <= PEERS_PER_SESSION_MAX) {
+        // A hash shares unevenly. One peer may be more than a share by itself: its requests wait for each other.
+        let fits = shares.iter().all(|share| needed(share) <= SHARE_REQUESTS_MAX);
+        if fits || count > 4 * peers.len() {
             return shares;
         }
         count += 1;
@@ -321,14 +354,20 @@ mod tests {
 
     #[test]
     fn bd1_no_session_has_more_peers_than_its_requests_are_enough_for() {
-        for n in [1, 40, 41, 1_000, 10_000] {
-            let peers: BTreeMap<_, _> = (0..n)
-                .map(|n| (AgentId::new(&format!("spiffe://example.org/{n}")).unwrap(), ()))
-                .collect();
+        for (n, groups) in [(1, 0), (32, 0), (33, 0), (1_000, 0), (10_000, 0), (40, 1), (1_000, 6)]
+        {
+            let names = (0..groups).map(|n| GroupName::new(&n.to_string()).unwrap());
+            let names: BTreeSet<_> = names.collect();
+            let id = |n| AgentId::new(&format!("spiffe://example.org/{n}")).unwrap();
+            let peers = (0..n).map(|n| (id(n), names.clone())).collect();
             let shares = shares(&peers);
-            assert!(shares.iter().all(|share| share.len() <= PEERS_PER_SESSION_MAX), "{n}");
+            let each = SHARE_REQUESTS_MAX / (2 + groups);
+            assert!(shares.iter().all(|share| share.len() <= each), "{n}");
             assert_eq!(shares.iter().map(BTreeMap::len).sum::<usize>(), n, "{n}");
-            assert!(shares.len() <= n.div_ceil(PEERS_PER_SESSION_MAX) * 2, "{n}");
+            assert!(shares.len() <= n.div_ceil(each) * 3, "{n}, {groups}: {}", shares.len());
         }
+        let names = (0..64).map(|n| GroupName::new(&n.to_string()).unwrap()).collect();
+        let id = AgentId::new("spiffe://example.org/a").unwrap();
+        assert!(!shares(&BTreeMap::from([(id, names)])).is_empty(), "one with many groups is met");
     }
 }

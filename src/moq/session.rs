@@ -1,8 +1,9 @@
 //! A MOQT session with a peer or a relay: what we announce there, whom we hear of, and who hears us.
 
+use super::candidates::Candidates;
 use super::custody::{Peer, Shared, Told, Way};
 use super::fanout::{Groups, Hop};
-use super::link::{Link, LinkEnd, LinkError};
+use super::link::{Link, LinkEnd, LinkError, Requests};
 use super::sign::Opened;
 use super::track::{Incoming, Outgoing};
 use super::{PREFIXES_MAX, namespace, watch};
@@ -25,12 +26,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// What waits for the session with one peer.
 const TOLD_MAX: usize = 256;
-/// Sessions that are announced as a peer's and heard at a time: the one that ends and the one after it, and some
-/// that others announce in its name.
-const SESSIONS_HEARD_MAX: usize = 4;
+/// What is told of announcements and listeners and not yet dealt with.
+const HEARD_WAITING_MAX: usize = 64;
+/// How long a session that is announced as a peer's may take until it says a good hello.
+const HELLO_TIME_MAX: Duration = Duration::from_secs(15);
 /// Tries to subscribe to a track that was announced.
 const TRIES_MAX: u32 = 5;
 /// How long until the second; each further one waits twice as long.
@@ -61,6 +64,16 @@ struct Session {
     watchers: Arc<Semaphore>,
 }
 
+/// What happened at a relay.
+enum Heard {
+    /// A namespace is announced, or not any more.
+    Announced(NamespaceEvent),
+    /// A session is its publisher's: it has said so, signed.
+    Good(Namespace),
+    /// A session is not heard any more.
+    Ended(Namespace),
+}
+
 /// Runs a session until it ends.
 pub(crate) async fn run(
     shared: Arc<Shared>,
@@ -72,10 +85,12 @@ pub(crate) async fn run(
     let epoch = Epoch { boot: shared.boot, session };
     let mut actors = JoinSet::new();
     let mut peers = HashMap::new();
+    let (index, count) = with.part;
+    let at = (epoch, Part::Peers { index, count });
     for peer in with.peers.keys() {
         let (tx, rx) = mpsc::channel(TOLD_MAX);
         let (hop, id) = (with.hop.clone(), peer.clone());
-        actors.spawn(Peer::new(shared.clone(), link.clone(), hop, id, epoch).run(rx));
+        actors.spawn(Peer::new(shared.clone(), link.clone(), hop, id, at).run(rx));
         peers.insert(peer.clone(), tx);
     }
     let watchers = Arc::new(Semaphore::new(watch::WATCHERS_MAX));
@@ -98,16 +113,18 @@ impl Session {
 
     async fn work(self: &Arc<Self>) -> Result<(), LinkError> {
         let (index, count) = self.with.part;
-        let mut requests = self.link.answer(self.own(Part::Peers { index, count }));
-        let mut public = self.link.answer(self.own(Part::All));
+        // Nothing of custody is fetched: who asks is told so.
+        let Requests { subscribed: mut requests, .. } =
+            self.link.answer(self.own(Part::Peers { index, count }));
+        let Requests { subscribed: mut public, .. } = self.link.answer(self.own(Part::All));
         let mut serving = JoinSet::new();
         let mut serial = self.epoch.session << 32; // in no other session the same
         let served = async {
             loop {
                 let subscribed = tokio::select! {
                     Some(_) = serving.join_next() => continue,
-                    Some(subscribed) = requests.subscribed.recv() => subscribed,
-                    Some(subscribed) = public.subscribed.recv() => subscribed,
+                    Some(subscribed) = requests.recv() => subscribed,
+                    Some(subscribed) = public.recv() => subscribed,
                     else => return Ok(()),
                 };
                 serial += 1;
@@ -118,28 +135,33 @@ impl Session {
         };
         let announced = async {
             let announced = async {
-                let peers = self.link.announce(self.own(Part::Peers { index, count })).await?;
-                let public = match index {
-                    0 => Some(self.link.announce(self.own(Part::All)).await?),
-                    _ => None,
-                };
-                Ok((peers, public))
+                let mut peers = self.link.announce(self.own(Part::Peers { index, count })).await?;
+                let mut public = None;
+                if index == 0 {
+                    public = Some(self.link.announce(self.own(Part::All)).await?);
+                }
+                match &mut public {
+                    Some(public) => tokio::select! {
+                        () = peers.ended() => {}
+                        () = public.ended() => {}
+                    },
+                    None => peers.ended().await,
+                }
+                Ok(())
             };
-            let error = match announced.await {
-                Ok(_announced) => std::future::pending().await,
-                Err(error) => error,
-            };
+            let ended = announced.await;
             // A peer need not be here for custody, and then it says no, or nothing if it knows nothing of it.
-            let unwanted = match &error {
-                LinkError::Refused { .. } => matches!(self.with.hop, Hop::Peer(_)),
-                LinkError::NoAnswer { .. } => !self.with.custody,
-                _ => false,
+            let unwanted = match &ended {
+                Err(LinkError::Refused { .. }) => matches!(self.with.hop, Hop::Peer(_)),
+                Err(LinkError::NoAnswer { .. }) | Ok(()) => !self.with.custody,
+                Err(_) => false,
             };
             if unwanted {
-                tracing::debug!(with = ?self.with.hop, %error, "no custody in this MOQT session");
+                tracing::debug!(with = ?self.with.hop, ?ended, "no custody in this MOQT session");
                 return std::future::pending().await;
             }
-            Err(error)
+            // Who is not announced is found by nobody: a session like that is no use.
+            ended
         };
         let agent = match (&self.with.hop, self.shared.agent.get()) {
             (Hop::Peer(peer), Some(agent)) => Some(agent.session(self.link.clone(), peer.clone())),
@@ -189,7 +211,7 @@ impl Session {
                         },
                         Wanted::Watch(content, _place) => tokio::select! {
                             _ = serve => {}
-                            _ = watch::publish(&session.shared, &session.link, content, outgoing) => {}
+                            _ = watch::publish(&session.shared, &session.link, (session.epoch, content), outgoing) => {}
                         },
                     }
                 }))
@@ -234,11 +256,12 @@ impl Session {
     /// Publishes decisions to a group for one subscriber.
     async fn publish_to(&self, group: GroupName, serial: u64, mut outgoing: Outgoing) {
         let (groups, hop) = (&self.shared.groups, &self.with.hop);
-        let mut objects = groups.served(hop.clone(), group.clone(), serial);
+        let mut objects = groups.served(hop.clone(), group.clone(), self.epoch, serial);
         let _served = Served { groups, hop, group: &group, serial };
         // Relays of the same library give the first group to one of several subscribers only, unless it is still
         // open when the others come.
         let hello = self.shared.greeting(Audience::Group(group.clone()), self.epoch);
+        let _kept = self.link.keep_open();
         let _open = hello.and_then(|hello| outgoing.open(Content::Hello.priority(), hello).ok());
         while let Some(object) = objects.recv().await {
             let priority = Content::GroupOffer.priority();
@@ -275,7 +298,11 @@ impl Session {
             let session = self.clone();
             listening.spawn(async move {
                 tokio::select! {
-                    () = session.listen(theirs) => {}
+                    heard = session.listen(&theirs, |_| ()) => {
+                        said(&theirs, heard);
+                        // Not to be deaf to each other, with the connection there: a new one begins anew.
+                        session.link.connection().close(0u32.into(), b"not heard");
+                    }
                     _ = announced.closed() => {}
                 }
             });
@@ -292,52 +319,89 @@ impl Session {
         if prefixes.is_empty() {
             return std::future::pending().await; // we are there for watchers only
         }
+        let (tell, mut told) = mpsc::channel(HEARD_WAITING_MAX);
         let mut telling = JoinSet::new();
         for prefix in prefixes {
             let announcements = self.link.announcements(&prefix).await?;
-            let session = self.clone();
+            let tell = tell.clone();
             telling.spawn(async move {
-                let mut known: HashMap<Namespace, tokio::task::AbortHandle> = HashMap::new();
-                let mut listening = JoinSet::new();
-                loop {
-                    let event = tokio::select! {
-                        Some(_) = listening.join_next() => continue,
-                        event = announcements.of.next() => event,
-                    };
-                    match event {
-                        Ok(Some(NamespaceEvent::Added(of))) => {
-                            if let Some(theirs) = session.theirs(&of) {
-                                let of_peer = |known: &&Namespace| {
-                                    known.publisher == theirs.publisher && known.part == theirs.part
-                                };
-                                known.retain(|_, listen| !listen.is_finished());
-                                if known.keys().filter(of_peer).count() >= SESSIONS_HEARD_MAX {
-                                    tracing::warn!(peer = %theirs.publisher, "one more session of its announced, and not heard");
-                                    continue;
-                                }
-                                let listen = session.clone().listening(theirs.clone());
-                                known.insert(theirs, listening.spawn(listen));
-                            }
-                        }
-                        Ok(Some(NamespaceEvent::Removed(of))) => {
-                            if let Some(theirs) = session.theirs(&of)
-                                && let Some(listen) = known.remove(&theirs)
-                            {
-                                listen.abort();
-                            }
-                        }
-                        Ok(None) | Err(_) => return,
+                while let Ok(Some(event)) = announcements.of.next().await {
+                    if tell.send(Heard::Announced(event)).await.is_err() {
+                        return;
                     }
                 }
             });
         }
-        // The feed of announcements ends with the session, or the relay has no more to say.
-        let _ = telling.join_next().await;
-        Ok(())
-    }
-
-    async fn listening(self: Arc<Self>, theirs: Namespace) {
-        self.listen(theirs).await;
+        let mut peers: HashMap<(AgentId, bool), Candidates> = HashMap::new();
+        let mut listening = JoinSet::new();
+        loop {
+            let next = peers.values().filter_map(Candidates::due).min();
+            let due = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let of = tokio::select! {
+                // The feed of announcements ends with the session, or the relay has no more to say.
+                _ = telling.join_next() => return Ok(()),
+                Some(_) = listening.join_next() => continue,
+                () = due => None,
+                Some(heard) = told.recv() => match heard {
+                    Heard::Announced(event) => {
+                        let (added, of) = match &event {
+                            NamespaceEvent::Added(of) => (true, of),
+                            NamespaceEvent::Removed(of) => (false, of),
+                        };
+                        let Some(theirs) = self.theirs(of) else { continue };
+                        let no_groups = self.with.peers.get(&theirs.publisher).is_none_or(BTreeSet::is_empty);
+                        if theirs.part == Part::All && no_groups {
+                            continue; // nothing of it is for us
+                        }
+                        let of = (theirs.publisher.clone(), theirs.part == Part::All);
+                        let candidates = peers.entry(of.clone()).or_default(); // peers are listed
+                        if added {
+                            candidates.add(theirs);
+                        } else {
+                            candidates.remove(&theirs);
+                        }
+                        Some(of)
+                    }
+                    Heard::Good(theirs) => {
+                        let of = (theirs.publisher.clone(), theirs.part == Part::All);
+                        peers.entry(of.clone()).or_default().good(theirs);
+                        Some(of)
+                    }
+                    Heard::Ended(theirs) => {
+                        let of = (theirs.publisher.clone(), theirs.part == Part::All);
+                        peers.entry(of.clone()).or_default().ended(&theirs);
+                        Some(of)
+                    }
+                },
+            };
+            let now = Instant::now();
+            let of = of.as_ref();
+            for (_, candidates) in peers.iter_mut().filter(|(id, _)| of.is_none_or(|of| of == *id))
+            {
+                while let Some(theirs) = candidates.take(now) {
+                    let (session, tell, of) = (self.clone(), tell.clone(), theirs.clone());
+                    let listen = listening.spawn(async move {
+                        let good = |theirs: &Namespace| {
+                            // The next good hello says it again.
+                            let _ = tell.try_send(Heard::Good(theirs.clone()));
+                        };
+                        let heard = session.listen(&of, good).await;
+                        if let Err(LinkError::Spent { .. }) = &heard {
+                            session.link.connection().close(0u32.into(), b"spent"); // for a new one
+                        }
+                        said(&of, heard);
+                        let _ = tell.send(Heard::Ended(of)).await;
+                    });
+                    candidates.listens(theirs, listen);
+                }
+            }
+            peers.retain(|_, candidates| !candidates.is_empty());
+        }
     }
 
     /// What a namespace is to us, if it is of a peer that we meet here and has our share.
@@ -348,25 +412,18 @@ impl Session {
             Part::All => true,
             Part::Peers { index, count } => part_of(&self.shared.me, count) == index,
         };
-        (ours && self.peers.contains_key(&theirs.publisher)).then_some(theirs)
+        (ours && self.with.peers.contains_key(&theirs.publisher)).then_some(theirs)
     }
 
-    /// Hears a peer's session until it ends.
-    async fn listen(self: &Arc<Self>, theirs: Namespace) {
-        let Some(to) = self.peers.get(&theirs.publisher) else { return };
-        let epoch = theirs.epoch;
-        let heard = match theirs.part {
+    /// Hears a peer's session until it ends, or says nothing good; `good` is told of its hellos.
+    async fn listen(&self, theirs: &Namespace, good: impl Fn(&Namespace)) -> Result<(), LinkError> {
+        let Some(to) = self.peers.get(&theirs.publisher) else { return Ok(()) };
+        match theirs.part {
             Part::Peers { .. } => {
-                let _lost = Lost { to: to.clone(), epoch };
-                self.hear_tracks(&theirs, to).await
+                let _lost = Lost { to: to.clone(), theirs: theirs.clone() };
+                self.hear_tracks(theirs, to, good).await
             }
-            Part::All => self.hear_groups(&theirs, to).await,
-        };
-        if let Err(error) = heard {
-            tracing::debug!(peer = %theirs.publisher, %error, "not heard any more over MOQT");
-            if matches!(error, LinkError::Spent { .. }) {
-                self.link.connection().close(0u32.into(), b"spent"); // for a new one
-            }
+            Part::All => self.hear_groups(theirs, to, good).await,
         }
     }
 
@@ -374,22 +431,31 @@ impl Session {
         &self,
         theirs: &Namespace,
         to: &mpsc::Sender<Told>,
+        good: impl Fn(&Namespace),
     ) -> Result<(), LinkError> {
         let me = &self.shared.me;
         let mut offers = self.subscribe(theirs, &Track::To(me.clone())).await?;
         let mut acks = self.subscribe(theirs, &Track::Acks(me.clone())).await?;
-        let epoch = theirs.epoch;
         let mine = Audience::Agent(me.clone());
+        let silent = tokio::time::sleep(HELLO_TIME_MAX);
+        tokio::pin!(silent);
+        let mut greeted = false;
         loop {
             let (way, object) = tokio::select! {
-                biased;
                 object = acks.next() => (Way::Acks, object?),
                 object = offers.next() => (Way::To, object?),
+                () = &mut silent, if !greeted => {
+                    return Err(LinkError::NoAnswer { what: "a hello" });
+                }
             };
             let Some((_, object)) = object else { return Ok(()) };
-            let good = |content| way.carries(content);
-            let Some(opened) = self.open(theirs, &mine, &object, good) else { continue };
-            if to.send(Told::Batch(epoch, way, opened)).await.is_err() {
+            let fits = |content| way.carries(content);
+            let Some(opened) = self.open(theirs, &mine, &object, fits) else { continue };
+            if opened.statement.content == Content::Hello {
+                greeted = true;
+                good(theirs);
+            }
+            if to.send(Told::Batch(way, opened)).await.is_err() {
                 return Ok(());
             }
         }
@@ -399,31 +465,36 @@ impl Session {
         &self,
         theirs: &Namespace,
         to: &mpsc::Sender<Told>,
+        good: impl Fn(&Namespace),
     ) -> Result<(), LinkError> {
         let groups = self.with.peers.get(&theirs.publisher).cloned().unwrap_or_default();
+        if groups.is_empty() {
+            return std::future::pending().await; // a direct peer announces it all the same, and is not refused
+        }
+        let good = &good;
         let hear = groups.into_iter().map(async |group| {
             let mut objects = self.subscribe(theirs, &Track::Group(group.clone())).await?;
-            let audience = Audience::Group(group);
+            let audience = Audience::Group(group.clone());
             while let Some((_, object)) = objects.next().await? {
-                let good = |content| matches!(content, Content::GroupOffer | Content::Hello);
-                let Some(opened) = self.open(theirs, &audience, &object, good) else { continue };
+                let fits = |content| matches!(content, Content::GroupOffer | Content::Hello);
+                let Some(opened) = self.open(theirs, &audience, &object, fits) else { continue };
+                good(theirs);
                 if opened.statement.content == Content::Hello {
                     continue;
                 }
                 for item in &opened.items {
                     let Ok(template) = Template::decode(item) else { continue };
                     let item = template.for_member(&self.shared.me).encode();
-                    if to.send(Told::Member(item)).await.is_err() {
+                    if to.send(Told::Member(group.clone(), item)).await.is_err() {
                         return Ok(());
                     }
                 }
             }
             Ok::<_, LinkError>(())
         });
-        for heard in futures_util::future::join_all(hear).await {
-            heard?;
-        }
-        Ok(())
+        // One that is refused, as by a custodian that has no such group any more, is no reason to leave the others.
+        let heard = futures_util::future::join_all(hear).await;
+        heard.into_iter().collect()
     }
 
     /// An announcement may be here before the way to its tracks is.
@@ -454,8 +525,9 @@ impl Session {
     ) -> Option<Opened> {
         let peer = &theirs.publisher;
         let why = match self.shared.signatures.open(object, self.shared.clock.now()) {
-            Ok(opened) if opened.statement.issuer != *peer => {
-                format!("it is of {}", opened.statement.issuer)
+            Ok(opened) if opened.statement.from != *theirs => {
+                let Namespace { publisher, epoch, part } = &opened.statement.from;
+                format!("it is of {publisher}, session {epoch}, part {part}")
             }
             Ok(opened) if opened.statement.audience != *audience => {
                 format!("it is for {}", opened.statement.audience)
@@ -469,6 +541,14 @@ impl Session {
         self.shared.router.metrics.moqt_dropped.inc();
         tracing::warn!(%peer, why, "an object dropped");
         None
+    }
+}
+
+fn said(theirs: &Namespace, heard: Result<(), LinkError>) {
+    let Namespace { publisher: peer, epoch, .. } = theirs;
+    match heard {
+        Ok(()) => tracing::debug!(%peer, %epoch, "not heard any more over MOQT"),
+        Err(error) => tracing::debug!(%peer, %epoch, %error, "not heard any more over MOQT"),
     }
 }
 
@@ -496,12 +576,12 @@ impl Drop for Served<'_> {
 /// Says at its end that a session of the peer's is over, also when its task is ended from outside.
 struct Lost {
     to: mpsc::Sender<Told>,
-    epoch: Epoch,
+    theirs: Namespace,
 }
 
 impl Drop for Lost {
     fn drop(&mut self) {
-        let (to, lost) = (self.to.clone(), Told::Lost(self.epoch));
+        let (to, lost) = (self.to.clone(), Told::Lost(self.theirs.clone()));
         if let Err(mpsc::error::TrySendError::Full(lost)) = to.try_send(lost) {
             tokio::spawn(async move { drop(to.send(lost).await) });
         }

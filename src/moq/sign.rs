@@ -15,6 +15,7 @@ use proto::batch::{Audience, Batch, BatchError, Content, Hash, Statement};
 use proto::cbor::CborError;
 use proto::id::AgentId;
 use proto::time::Time;
+use proto::track::{Epoch, Namespace, Part};
 use rustls::SignatureScheme;
 use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime, alg_id};
 use rustls::sign::Signer;
@@ -122,17 +123,19 @@ impl Signatures {
         Ok(Self { tls, kind, signer, header, known: Mutex::default() })
     }
 
-    /// An object with these items, signed.
+    /// An object with these items, signed, for a namespace of ours of the session and part `at`.
     ///
     /// # Errors
     /// [`SignError`]: the key does not sign.
     pub(crate) fn seal(
         &self,
+        (epoch, part): (Epoch, Part),
         audience: Audience,
         content: Content,
         items: Vec<Bytes>,
     ) -> Result<(Statement, Bytes), SignError> {
-        let statement = Statement::of(self.tls.agent().clone(), audience, content, &items);
+        let from = Namespace { publisher: self.tls.agent().clone(), epoch, part };
+        let statement = Statement::of(from, audience, content, &items);
         let sign = |bytes: &[u8]| -> Result<Vec<u8>, SignError> {
             let signature = self.signer.sign(bytes)?;
             match self.kind {
@@ -189,8 +192,9 @@ impl Signatures {
         })?;
         let payload = cose.payload.as_deref().ok_or(SignError::Header("payload"))?;
         let statement = Statement::decode(payload)?;
-        if statement.issuer != known.agent {
-            return Err(SignError::Issuer { said: statement.issuer, signed: known.agent });
+        let said = &statement.from.publisher;
+        if *said != known.agent {
+            return Err(SignError::Issuer { said: said.clone(), signed: known.agent });
         }
         statement.check(&items)?;
         Ok(Opened { statement, items })
@@ -211,8 +215,8 @@ impl Signatures {
             hash.update(cert);
         }
         let hash: Hash = hash.finalize().into();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.get(&hash).filter(|known| now.as_ms() < known.until_ms) {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known().get(&hash).filter(|known| now.as_ms() < known.until_ms) {
             return Ok(known.clone());
         }
         let chain: Vec<_> = certs.iter().map(|cert| CertificateDer::from(*cert)).collect();
@@ -220,14 +224,23 @@ impl Signatures {
         let agent = self.tls.vouched(&chain, at)?;
         let cert = chain.first().ok_or(SignError::Header("x5chain"))?;
         let (with, key) = public_key(cert, &self.tls)?;
-        let until_ms = now.as_ms().saturating_add(KNOWN_TIME_MAX_MS);
+        let ends = chain.iter().map(|cert| not_after_ms(cert)).min().flatten().unwrap_or_default();
+        let until_ms = now.as_ms().saturating_add(KNOWN_TIME_MAX_MS).min(ends);
         let found = Known { agent, with, key, until_ms };
+        let mut known = known();
         if known.len() >= KNOWN_MAX {
             known.clear(); // each is checked again when it is seen next
         }
         known.insert(hash, found.clone());
         Ok(found)
     }
+}
+
+/// When a certificate ends, in unix milliseconds.
+fn not_after_ms(cert: &CertificateDer<'_>) -> Option<u64> {
+    let (_, cert) = x509_parser::parse_x509_certificate(cert).ok()?;
+    let seconds = u64::try_from(cert.validity().not_after.timestamp()).ok()?;
+    Some(seconds.saturating_mul(1_000))
 }
 
 /// The key of a certificate, and what verifies with it.

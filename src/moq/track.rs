@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::{ANSWER_TIME_MAX, GROUPS_READ_MAX};
+use super::{ANSWER_TIME_MAX, GROUP_TIME_MAX, GROUPS_READ_MAX};
 
 /// Why a track does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -284,7 +284,12 @@ async fn only(
     len_max: usize,
 ) -> Result<Option<(u64, Bytes)>, TrackError> {
     let id = group.info.group_id;
-    match object(&mut group, len_max).await {
+    let read = tokio::time::timeout(GROUP_TIME_MAX, object(&mut group, len_max)).await;
+    let Ok(read) = read else {
+        tracing::warn!(track = %group.info.track.name, group = id, "given up: not whole within {} s", GROUP_TIME_MAX.as_secs());
+        return Ok(None);
+    };
+    match read {
         Ok(Some(object)) => Ok(Some((id, object))),
         Ok(None) | Err(TrackError::Ended(_)) => Ok(None),
         Err(error) => Err(error),

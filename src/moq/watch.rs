@@ -5,6 +5,7 @@
 //! stands in for the inbox, which is on disk: a watcher that falls behind gets the inbox again.
 
 use super::Link;
+use super::backend::Kept;
 use super::custody::Shared;
 use super::track::{Outgoing, TrackError};
 use crate::store::Storage;
@@ -17,6 +18,7 @@ use proto::id::AgentId;
 use proto::limits::{BATCH_COUNT_MAX, FRAME_LEN_TARGET, ITEM_LEN_MAX};
 use proto::record::Escalation;
 use proto::store::{ReadError, Table};
+use proto::track::{Epoch, Part};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,10 +68,10 @@ pub(super) const fn content(track: &proto::track::Track) -> Option<Content> {
 pub(super) async fn publish(
     shared: &Shared,
     link: &Link,
-    content: Content,
+    (epoch, content): (Epoch, Content),
     outgoing: Outgoing,
 ) -> Result<(), TrackError> {
-    let mut told = Telling { shared, link, content, outgoing, group: None };
+    let mut told = Telling { shared, link, epoch, content, outgoing, group: None };
     match content {
         Content::Status | Content::Metrics => told.state().await,
         _ => told.events(shared.router.subscribe()).await,
@@ -79,16 +81,17 @@ pub(super) async fn publish(
 struct Telling<'a> {
     shared: &'a Shared,
     link: &'a Link,
+    epoch: Epoch,
     content: Content,
     outgoing: Outgoing,
-    group: Option<(SubgroupWriter, Arc<SubgroupInfo>)>,
+    group: Option<(SubgroupWriter, Arc<SubgroupInfo>, Kept)>,
 }
 
 impl Telling<'_> {
     /// Ends the group that is open, waits until the watcher has it, and begins the next: of a watcher that does
     /// not read, no more than one is kept.
     async fn begin(&mut self) -> Result<(), TrackError> {
-        if let Some((group, info)) = self.group.take() {
+        if let Some((group, info, _kept)) = self.group.take() {
             group.finish()?;
             // Whoever has it still to send holds a copy.
             while Arc::strong_count(&info) > 1 {
@@ -98,13 +101,14 @@ impl Telling<'_> {
         self.link.room().await;
         let group = self.outgoing.begin(self.outgoing.next_id(), self.content.priority())?;
         let info = group.info.clone();
-        self.group = Some((group, info));
+        self.group = Some((group, info, self.link.keep_open()));
         Ok(())
     }
 
     fn write(&mut self, items: Vec<Bytes>) -> Result<(), TrackError> {
-        let Some((group, _)) = &mut self.group else { return Ok(()) };
-        let sealed = self.shared.signatures.seal(Audience::Everyone, self.content, items);
+        let Some((group, ..)) = &mut self.group else { return Ok(()) };
+        let at = (self.epoch, Part::All);
+        let sealed = self.shared.signatures.seal(at, Audience::Everyone, self.content, items);
         match sealed {
             Ok((_, object)) => group.write(object)?,
             Err(error) => {

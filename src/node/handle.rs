@@ -18,7 +18,7 @@ use proto::fanout::GroupId;
 use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
 use proto::polarity::Registry;
-use proto::record::{Outcome, Resolution};
+use proto::record::{Cell, Outcome, Resolution, Role, cell_key};
 use proto::store::{Read, Table};
 use proto::time::Time;
 use proto::track::GroupName;
@@ -143,10 +143,63 @@ impl NodeHandle {
         group: &GroupName,
         drafts: Vec<Draft>,
     ) -> Result<Vec<IssueResult>, NodeError> {
-        if let Some(moq) = &self.moq {
-            moq.groups().expect(gid.clone(), group.clone());
+        let Some(moq) = &self.moq else { return self.issue(drafts).await };
+        // The same for all, or they could not have it from one object.
+        let drafts = match self.same_sequence(&drafts)? {
+            Some(sequence) => drafts
+                .into_iter()
+                .map(|draft| Draft { sequence: draft.sequence.or(Some(sequence)), ..draft })
+                .collect(),
+            None => drafts,
+        };
+        moq.groups().expect(gid.clone(), group.clone());
+        let retried = drafts.clone();
+        let results = self.issue(drafts).await;
+        let made = |result: &IssueResult| {
+            result.as_ref().is_ok_and(|issued| issued.custody && !issued.existing)
+        };
+        let whole = results.as_ref().is_ok_and(|results| results.iter().all(made));
+        moq.groups().issued(gid, whole);
+        let mut results = results?;
+        // A newer decision to one of them came between, or it has the obligation, under another sequence.
+        for (result, draft) in results.iter_mut().zip(retried) {
+            if let Err(IssueError::Superseded { .. } | IssueError::IdTaken { .. }) = result {
+                let again = self.issue(vec![Draft { sequence: None, ..draft }]).await?;
+                if let Some(again) = again.into_iter().next() {
+                    *result = again;
+                }
+            }
         }
-        self.issue(drafts).await
+        Ok(results)
+    }
+
+    /// A sequence that is newer than any of the keys that drafts govern, if they leave it to us and govern one.
+    fn same_sequence(&self, drafts: &[Draft]) -> Result<Option<u64>, NodeError> {
+        let mut latest = None;
+        for draft in drafts.iter().filter(|draft| draft.sequence.is_none()) {
+            let Draft { id, kind, target, payload, .. } = draft.clone();
+            let (deadline_seconds, max_retries, created_at) = (1, 0, self.now());
+            let obligation = Obligation {
+                id,
+                kind,
+                target,
+                payload,
+                deadline_seconds,
+                max_retries,
+                created_at,
+                sequence: None,
+            };
+            let Ok(judged) = self.registry.judge(&obligation) else { continue };
+            if !judged.change.is_set() {
+                continue;
+            }
+            let Obligation { kind, target, .. } = &obligation;
+            let key = cell_key(Role::Principal, target, kind, &judged.key);
+            let cell = self.storage.get(Table::Cell, &key).map_err(|_| NodeError::Stopping)?;
+            let cell = cell.and_then(|bytes| Cell::decode(&bytes).ok());
+            latest = latest.max(Some(cell.and_then(|cell| cell.sequence).unwrap_or_default()));
+        }
+        Ok(latest.map(|latest| latest.saturating_add(1)))
     }
 
     /// Waits for a transfer's end. `None` at the timeout, or if the id is not known here.

@@ -357,7 +357,7 @@ async fn a_message_is_answered_as_over_http_and_errors_are_told_by_id_or_number(
     let name = format!("agent-{}", field("alice"));
     let (_shown, reader) = caller.link.subscribe(&["a2a", "discovery"], &name).await.unwrap();
     let (_reading, mut groups) = read(reader);
-    assert_eq!(groups.recv().await.unwrap().1, [card.clone()]);
+    assert_eq!(groups.recv().await.unwrap().1, vec![card.clone()]);
     let url = format!("moqt://127.0.0.1:{}/", server.handle().quic_address().port());
     let interface = json!({ "url": url, "protocolBinding": BINDING, "protocolVersion": "1.0" });
     assert_eq!(card["supportedInterfaces"][3], interface);

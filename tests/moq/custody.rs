@@ -182,6 +182,77 @@ async fn decide(node: &NodeHandle, members: usize, gid: &str, scope: &str) -> Gr
     gid
 }
 
+/// What came of a decision at each member.
+async fn applied(node: &NodeHandle, members: &[Node], gid: &GroupId, scope: &str) {
+    for (n, member) in members.iter().enumerate() {
+        let member_id = gid.member(&id(&format!("m{n}")));
+        ends(node, member_id.as_str(), Terminal::Applied).await;
+        let granted = granted(member.handle().store(), Role::Receiver, "alice", scope);
+        assert_eq!(granted, Some(false), "m{n}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab3_members_with_histories_of_their_own_apply_a_decision_to_all() {
+    const N: usize = 3;
+    let world = World::new();
+    let relay = Relay::start(&world, Kind::Aiomoqt).await;
+    let (custodian, members) = group(&world, &relay, N).await;
+    let node = custodian.handle();
+    for round in 0..3 {
+        // One member is ahead of the others in the sequence of the scope, and holds a grant.
+        for n in 0..4 {
+            issue(&node, revoke(&format!("own{round}-{n}"), "m1", "calendar")).await;
+            ends(&node, &format!("own{round}-{n}"), Terminal::Applied).await;
+        }
+        let grant = serde_json::json!({ "decision": "grant", "scope": "calendar" });
+        issue(&node, draft(&format!("grant{round}"), CONSENT, "m1", grant)).await;
+        let gid = decide(&node, N, &format!("all{round}"), "calendar").await;
+        applied(&node, &members, &gid, "calendar").await;
+    }
+    // An old decision issued again is nothing new to those that had it.
+    let again = decide(&node, N, "all0", "calendar").await;
+    applied(&node, &members, &again, "calendar").await;
+    for node in std::iter::once(custodian).chain(members) {
+        node.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab1_who_was_not_issued_a_decision_makes_none_of_what_goes_to_the_group() {
+    const N: usize = 3;
+    let world = World::new();
+    let relay = Relay::start(&world, Kind::Aiomoqt).await;
+    let (custodian, members) = group(&world, &relay, N).await;
+    let node = custodian.handle();
+    // Until the relay asks for the group's track nothing goes there.
+    eventually("the group's track", async || {
+        let name = format!("try{}", published(&node, "group_offer") + published(&node, "offers"));
+        let gid = decide(&node, N, &name, &name).await;
+        applied(&node, &members, &gid, &name).await;
+        (published(&node, "group_offer") > 0).then_some(())
+    })
+    .await;
+    let before = published(&node, "group_offer");
+    let gid = GroupId::new("some").unwrap();
+    let drafts = (0..N).map(|n| {
+        let member = format!("m{n}");
+        // What m2 is not allowed is refused at issue.
+        let draft = revoke("x", if n == 2 { "stranger" } else { &member }, "some");
+        Draft { id: gid.member(&id(&member)), ..draft }
+    });
+    let all = GroupName::new("all").unwrap();
+    let results = node.issue_to_group(&gid, &all, drafts.collect()).await.unwrap();
+    assert!(results[..2].iter().all(Result::is_ok) && results[2].is_err(), "{results:?}");
+    applied(&node, &members[..2], &gid, "some").await;
+    assert_eq!(published(&node, "group_offer"), before, "it went to each alone");
+    let own = granted(members[2].handle().store(), Role::Receiver, "alice", "some");
+    assert_eq!(own, None, "m2 was not issued it");
+    for node in std::iter::once(custodian).chain(members) {
+        node.stop().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ab1_a_decision_goes_once_to_a_group_and_each_member_has_custody_of_its_own() {
     const N: usize = 5;

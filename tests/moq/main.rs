@@ -12,4 +12,5 @@ mod common;
 
 mod custody;
 mod relays;
+mod watch;
 mod wire;

@@ -15,7 +15,7 @@ use proto::frame::Frame;
 use proto::id::{AgentId, ObligationId};
 use proto::obligation::Obligation;
 use proto::step::{Output, SessionId};
-use proto::track::{Epoch, GroupName, Track};
+use proto::track::{Epoch, GroupName, Namespace, Part, Track};
 use std::collections::BTreeMap;
 
 /// Bytes of a signature beside its statement: heads and algorithm of the COSE_Sign1 (16), the signature
@@ -30,12 +30,17 @@ const EVERYBODY: &str = "all";
 
 /// A batch of `issuer`, and its root.
 fn object(
-    issuer: AgentId,
+    (publisher, session): (AgentId, SessionId),
     audience: Audience,
     content: Content,
     items: Vec<Bytes>,
 ) -> (Hash, Bytes) {
-    let statement = Statement::of(issuer, audience, content, &items);
+    let epoch = Epoch { boot: 1, session: session.0 };
+    let part = match audience {
+        Audience::Agent(_) => Part::Peers { index: 0, count: 1 },
+        Audience::Group(_) | Audience::Everyone => Part::All,
+    };
+    let statement = Statement::of(Namespace { publisher, epoch, part }, audience, content, &items);
     let mut signed = statement.encode().to_vec();
     signed.resize(signed.len() + SIGNATURE_LEN, 0);
     (statement.root, Batch { signed: signed.into(), items }.encode())
@@ -109,7 +114,7 @@ impl World {
             return None;
         }
         let audience = Audience::agent(peer).ok()?;
-        let (root, object) = object(me, audience, content, items);
+        let (root, object) = object((me, hop), audience, content, items);
         self.say(hop, Moqt::Object { publisher: hop, track, object });
         Some(root)
     }
@@ -119,8 +124,8 @@ impl World {
         let Some((_, peer, _)) = self.ends_of(path) else { return };
         // No object is lost for want of a reader here, so that nothing is to be answered.
         let in_flight_max = self.options.window as u64;
-        let epoch = Epoch { boot: 1, session: path.0 };
-        let hello = Hello { in_flight_max, seal_key: None, answers: None, up: true, epoch };
+        let groups = GroupName::new(EVERYBODY).into_iter().collect();
+        let hello = Hello { in_flight_max, seal_key: None, answers: None, up: true, groups };
         self.object_to(path, Track::To(peer), Content::Hello, vec![hello.encode()]);
     }
 
@@ -227,7 +232,7 @@ impl World {
             return false;
         }
         let audience = Audience::Group(group.clone());
-        let (root, object) = object(me, audience, Content::GroupOffer, vec![template]);
+        let (root, object) = object((me, hop), audience, Content::GroupOffer, vec![template]);
         self.say(hop, Moqt::Object { publisher: hop, track: Track::Group(group), object });
         for (path, reference) in members {
             self.remember_batch(*path, root, vec![*reference]);
@@ -251,8 +256,9 @@ impl World {
             Audience::Group(group) => group.as_str() == EVERYBODY,
             Audience::Everyone => true,
         };
-        if !ours || statement.issuer != peer {
-            let detail = format!("an object of {} for {}", statement.issuer, statement.audience);
+        let publisher = &statement.from.publisher;
+        if !ours || *publisher != peer {
+            let detail = format!("an object of {publisher} for {}", statement.audience);
             return self.checker.breach("WR-1", Class::Safety, self.now, node, detail);
         }
         if statement.content == Content::Hello {

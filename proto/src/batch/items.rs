@@ -1,19 +1,22 @@
 //! Items that only batches have; the others are those of frames.
 
-use super::{Hash, read_hash};
+use super::{Hash, read_hash, read_spelt};
 use crate::ack::{Reason, RefRange};
 use crate::cbor::{CborError, Reader, Writer};
-use crate::field::{Members, whole};
+use crate::field::{Members, list, whole};
 use crate::frame::RefuseCode;
 use crate::limits::BATCH_COUNT_MAX;
-use crate::track::Epoch;
+use crate::track::{Epoch, GroupName};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 
 /// Bytes of a public key of X25519 (RFC 7748 §5).
 pub const SEAL_KEY_LEN: usize = 32;
+/// Groups in one hello.
+pub const HELLO_GROUPS_MAX: usize = 64;
 
 /// What a node takes, said to each peer before it is offered anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Offers not yet answered.
     pub in_flight_max: u64,
@@ -23,8 +26,9 @@ pub struct Hello {
     pub answers: Option<Epoch>,
     /// Whether the speaker waits for nothing more: such a hello needs no answer.
     pub up: bool,
-    /// The session that it is said in: who repeats it in another one is not believed.
-    pub epoch: Epoch,
+    /// Groups of the speaker's that the reader is a member of: decisions to others are none to it. At most
+    /// [`HELLO_GROUPS_MAX`].
+    pub groups: BTreeSet<GroupName>,
 }
 
 impl Hello {
@@ -32,8 +36,9 @@ impl Hello {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut to = Writer::with_capacity(64 + SEAL_KEY_LEN);
-        let some = [self.seal_key.is_some(), self.answers.is_some(), self.up];
-        to.map(2 + some.into_iter().filter(|some| *some).count());
+        let some =
+            [self.seal_key.is_some(), self.answers.is_some(), self.up, !self.groups.is_empty()];
+        to.map(1 + some.into_iter().filter(|some| *some).count());
         to.uint(1).uint(self.in_flight_max);
         if let Some(key) = &self.seal_key {
             to.uint(2).bytes(key);
@@ -44,7 +49,12 @@ impl Hello {
         if self.up {
             to.uint(4).uint(1);
         }
-        to.uint(5).text(&self.epoch.to_string());
+        if !self.groups.is_empty() {
+            to.uint(5).array(self.groups.len());
+            for group in &self.groups {
+                to.text(group.as_str());
+            }
+        }
         to.into_bytes()
     }
 
@@ -57,21 +67,26 @@ impl Hello {
             let mut map = Members::open(reader)?;
             let in_flight_max = map.required(1)?.uint()?;
             let seal_key = map.optional(2)?.map(|key| read_hash(key, "seal key")).transpose()?;
-            let answers = map.optional(3)?.map(read_epoch).transpose()?;
+            let answers = map.optional(3)?.map(|of| read_spelt(of, "answers")).transpose()?;
             let up = match map.optional(4)?.map(Reader::uint).transpose()? {
                 None => false,
                 Some(1) => true,
                 Some(_) => return Err(CborError::invalid("up", "is not 1")),
             };
-            let epoch = read_epoch(map.required(5)?)?;
+            let groups = map.optional(5)?.map(read_groups).transpose()?.unwrap_or_default();
             map.end()?;
-            Ok(Self { in_flight_max, seal_key, answers, up, epoch })
+            Ok(Self { in_flight_max, seal_key, answers, up, groups })
         })
     }
 }
 
-fn read_epoch(reader: &mut Reader<'_>) -> Result<Epoch, CborError> {
-    reader.text()?.parse().map_err(|error| CborError::invalid("epoch", error))
+fn read_groups(reader: &mut Reader<'_>) -> Result<BTreeSet<GroupName>, CborError> {
+    let groups =
+        list(reader, "groups", 1..=HELLO_GROUPS_MAX, |reader| read_spelt(reader, "group"))?;
+    if !groups.is_sorted_by(|a: &GroupName, b| a < b) {
+        return Err(CborError::invalid("groups", "are not in order, each once"));
+    }
+    Ok(groups.into_iter().collect())
 }
 
 /// Items of a batch not taken, decided before anything of them was stored. Discharges nothing.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::track::{Epoch, Part};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -15,9 +16,14 @@ fn some_items() -> impl Strategy<Value = Vec<Bytes>> {
     vec(vec(any::<u8>(), 1..6).prop_map(Bytes::from), 1..40)
 }
 
+fn from(publisher: &str) -> Namespace {
+    let epoch = Epoch { boot: 1, session: 2 };
+    Namespace { publisher: agent(publisher), epoch, part: Part::All }
+}
+
 fn statement(items: &[Bytes]) -> Statement {
     let audience = Audience::agent(agent("b")).unwrap();
-    Statement::of(agent("a"), audience, Content::Offers, items)
+    Statement::of(from("a"), audience, Content::Offers, items)
 }
 
 #[test]
@@ -146,7 +152,7 @@ fn items_moved_dropped_or_added_are_not_those_signed() {
 #[test]
 fn wr1_an_audience_has_one_reading() {
     let read = |audience: Audience| {
-        let of = Statement::of(agent("a"), audience, Content::Hello, &[]);
+        let of = Statement::of(from("a"), audience, Content::Hello, &[]);
         Statement::decode(&of.encode()).map(|statement| statement.audience)
     };
     let group = Audience::Group(GroupName::new("eu").unwrap());

@@ -10,11 +10,10 @@ use abhyasa_proto::obligation::Obligation;
 use abhyasa_proto::payload::Payload;
 use abhyasa_proto::safe_action::{SafeAction, SafeEffect};
 use abhyasa_proto::time::Time;
-use abhyasa_proto::track::Epoch;
-use abhyasa_proto::track::GroupName;
+use abhyasa_proto::track::{Epoch, GroupName, Namespace, Part};
 use abhyasa_proto::weight::Weight;
 use bytes::Bytes;
-use proptest::collection::{btree_map, vec};
+use proptest::collection::{btree_map, btree_set, vec};
 use proptest::num::f64::{NEGATIVE, NORMAL, POSITIVE, SUBNORMAL, ZERO};
 use proptest::option;
 use proptest::prelude::*;
@@ -215,21 +214,36 @@ pub fn statement() -> impl Strategy<Value = Statement> {
         Just(Content::Events),
         Just(Content::Metrics),
     ];
-    (name(), audience, content, items()).prop_map(|(issuer, audience, content, items)| {
-        Statement::of(issuer, audience, content, &items)
+    (namespace(), audience, content, items())
+        .prop_map(|(from, audience, content, items)| Statement::of(from, audience, content, &items))
+}
+
+fn epoch() -> impl Strategy<Value = Epoch> {
+    (any::<u64>(), any::<u64>()).prop_map(|(boot, session)| Epoch { boot, session })
+}
+
+fn namespace() -> impl Strategy<Value = Namespace> {
+    let share = (any::<u16>(), 1..=u16::MAX)
+        .prop_map(|(index, count)| Part::Peers { index: index % count, count });
+    let part = prop_oneof![Just(Part::All), share];
+    (name(), epoch(), part).prop_map(|(publisher, epoch, part)| Namespace {
+        publisher,
+        epoch,
+        part,
     })
 }
 
 pub fn hello() -> impl Strategy<Value = Hello> {
-    let epoch = || (any::<u64>(), any::<u64>()).prop_map(|(boot, session)| Epoch { boot, session });
     let key = option::of(any::<[u8; 32]>());
-    (any::<u64>(), key, option::of(epoch()), any::<bool>(), epoch()).prop_map(
-        |(in_flight_max, seal_key, answers, up, epoch)| Hello {
+    let group = "[a-z0-9_-][a-z0-9._-]{0,63}".prop_map(|name| GroupName::new(&name).unwrap());
+    let groups = btree_set(group, 0..4);
+    (any::<u64>(), key, option::of(epoch()), any::<bool>(), groups).prop_map(
+        |(in_flight_max, seal_key, answers, up, groups)| Hello {
             in_flight_max,
             seal_key,
             answers,
             up,
-            epoch,
+            groups,
         },
     )
 }

@@ -12,14 +12,16 @@ use bytes::Bytes;
 /// A statement with one member replaced by `with`.
 fn statement(key: u64, with: &dyn Fn(&mut Writer)) -> Result<Statement, CborError> {
     let mut w = Writer::default();
-    w.map(6);
-    for member in 1..=6 {
+    w.map(8);
+    for member in 1..=8 {
         w.uint(member);
         match member {
             _ if member == key => with(&mut w),
             2 => _ = w.text("a"),
             3 => _ = w.text("b"),
             6 => _ = w.bytes(&[0; 32]),
+            7 => _ = w.text("1f.2"),
+            8 => _ = w.text("0.4"),
             _ => _ = w.uint(1),
         }
     }
@@ -42,6 +44,8 @@ fn wr1_statements_say_what_we_know_and_no_more() {
         (5, &|w| _ = w.int(-1), "fewer than none"),
         (6, &|w| _ = w.bytes(&[0; 31]), "a short root"),
         (6, &|w| _ = w.text(&"0".repeat(32)), "a root in text"),
+        (7, &|w| _ = w.text("01.2"), "an epoch with another spelling"),
+        (8, &|w| _ = w.text("4.4"), "a share that is none"),
     ] {
         assert!(statement(key, with).is_err(), "{why} was read");
     }

@@ -11,7 +11,7 @@ use abhyasa_proto::obligation::Obligation;
 use abhyasa_proto::payload::Payload;
 use abhyasa_proto::safe_action::{SafeAction, SafeEffect};
 use abhyasa_proto::time::Time;
-use abhyasa_proto::track::{Epoch, GroupName};
+use abhyasa_proto::track::{Epoch, GroupName, Namespace, Part};
 use abhyasa_proto::weight::Weight;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -142,7 +142,13 @@ pub fn all() -> Vec<Sample> {
 /// What goes on MOQT tracks. The signature is a text in its place: it is made and read elsewhere.
 fn batches() -> Vec<Sample> {
     let items = vec![consent_revoke().encode(), phala_corrective().encode()];
-    let (a, b) = (agent("spiffe://example.org/agent/a"), Audience::agent(agent(TARGET)).unwrap());
+    let b = Audience::agent(agent(TARGET)).unwrap();
+    let from = |part| {
+        let (publisher, epoch) =
+            (agent("spiffe://example.org/agent/a"), Epoch { boot: 3, session: 0 });
+        Namespace { publisher, epoch, part }
+    };
+    let a = from(Part::Peers { index: 0, count: 2 });
     let offers = Statement::of(a.clone(), b, Content::Offers, &items);
     let refusal = Refusal {
         root: offers.root,
@@ -153,11 +159,13 @@ fn batches() -> Vec<Sample> {
     };
     let template = Template::of(GroupId::new("revoke-7").unwrap(), &consent_revoke());
     let group = Audience::Group(GroupName::new("eu-1").unwrap());
-    let decision = Statement::of(a.clone(), group, Content::GroupOffer, &[template.encode()]);
+    let decision = Statement::of(from(Part::All), group, Content::GroupOffer, &[template.encode()]);
     let nothing = Statement::of(a, Audience::Everyone, Content::Acks, &[]);
     let hello = |seal_key, answers: Option<Epoch>| {
-        let (up, epoch) = (answers.is_some(), Epoch { boot: 3, session: 0 });
-        Hello { in_flight_max: 8192, seal_key, answers, up, epoch }.encode()
+        let up = answers.is_some();
+        let names = ["agents", "eu-1"].into_iter().filter(|_| up);
+        let groups = names.map(|name| GroupName::new(name).unwrap()).collect();
+        Hello { in_flight_max: 8192, seal_key, answers, up, groups }.encode()
     };
     let signed = Bytes::from_static(b"a COSE_Sign1");
     vec![

@@ -61,14 +61,13 @@ impl Stage {
         let tls = identity(&self.ca, "alice");
         let transport = Arc::new(quinn::TransportConfig::default());
         let config = tls.client(&[ALPN], &id("bob"), transport).unwrap();
-        let at = self.bob.handle().quic_address();
-        let connection = self.endpoint.connect_with(config, at, tls::SERVER_NAME).unwrap();
+        let bob = self.bob.handle().quic_address();
+        let connection = self.endpoint.connect_with(config, bob, tls::SERVER_NAME).unwrap();
         let url = "moqt://127.0.0.1/".parse().unwrap();
         let (link, run) = Link::connect(connection.await.unwrap(), url, Vec::new()).await.unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { drop(run.await) });
-        let epoch = Epoch { boot: 1, session };
-        let part = Part::Peers { index: 0, count: 1 };
+        let (epoch, part) = at(session);
         let ns = namespace(&Namespace { publisher: id("alice"), epoch, part }.fields());
         let mut requests = link.answer(ns.clone());
         let theirs = link.clone();
@@ -110,11 +109,11 @@ impl Stage {
         // Hellos both ways, and an answer.
         from_bob.next().await.unwrap().unwrap();
         open.from_bob.next().await.unwrap().unwrap();
-        let answers = Some(bobs.epoch);
+        let (answers, groups) = (Some(bobs.epoch), std::collections::BTreeSet::new());
         let hello =
-            Hello { in_flight_max: 100, seal_key: None, answers, up: false, epoch }.encode();
+            Hello { in_flight_max: 100, seal_key: None, answers, up: false, groups }.encode();
         for outgoing in [&mut open.offers, &mut open._acks] {
-            let object = self.object(Content::Hello, vec![hello.clone()]);
+            let object = self.object(session, Content::Hello, vec![hello.clone()]);
             outgoing.push(8, object).await.unwrap();
         }
         loop {
@@ -132,8 +131,9 @@ impl Stage {
         open
     }
 
-    fn object(&self, content: Content, items: Vec<Bytes>) -> Bytes {
-        self.alice.seal(Audience::agent(id("bob")).unwrap(), content, items).unwrap().1
+    /// An object of Alice's for Bob, in a session of hers.
+    fn object(&self, session: u64, content: Content, items: Vec<Bytes>) -> Bytes {
+        self.alice.seal(at(session), Audience::agent(id("bob")).unwrap(), content, items).unwrap().1
     }
 
     fn dropped(&self) -> u64 {
@@ -148,7 +148,7 @@ impl Open {
             loop {
                 let (_, object) = self.from_bob.next().await.unwrap().unwrap();
                 let opened = stage.alice.open(&object, now()).unwrap();
-                assert_eq!(opened.statement.issuer, id("bob"));
+                assert_eq!(opened.statement.from.publisher, id("bob"));
                 assert_eq!(opened.statement.audience, Audience::agent(id("alice")).unwrap());
                 if opened.statement.content == Content::Acks {
                     return opened.items;
@@ -157,6 +157,11 @@ impl Open {
         });
         next.await.unwrap().iter().map(|item| CustodyAck::decode(item).unwrap()).collect()
     }
+}
+
+/// Session and part of Alice's.
+const fn at(session: u64) -> (Epoch, Part) {
+    (Epoch { boot: 1, session }, Part::Peers { index: 0, count: 1 })
 }
 
 fn now() -> Time {
@@ -183,7 +188,7 @@ fn revoke(name: &str, target: &str) -> Bytes {
 async fn ab3_groups_that_come_twice_or_out_of_order_are_applied_once_each() {
     let stage = Stage::new().await;
     let mut open = stage.open(1).await;
-    let batch = |n: u64| stage.object(Content::Offers, vec![revoke(&format!("r{n}"), "bob")]);
+    let batch = |n: u64| stage.object(1, Content::Offers, vec![revoke(&format!("r{n}"), "bob")]);
     let batches: Vec<Bytes> = (0..4).map(batch).collect();
     // As a relay may deliver them: the last first, each twice, the copy as another group.
     for (group, n) in [(20, 3), (12, 1), (11, 0), (13, 1), (21, 3), (10, 2), (9, 2), (14, 0)] {
@@ -207,17 +212,17 @@ async fn ab3_groups_that_come_twice_or_out_of_order_are_applied_once_each() {
 async fn ac1_what_is_not_signed_by_the_peer_for_us_is_dropped_and_never_acknowledged() {
     let stage = Stage::new().await;
     let mut open = stage.open(1).await;
-    let good = stage.object(Content::Offers, vec![revoke("good", "bob")]);
+    let good = stage.object(1, Content::Offers, vec![revoke("good", "bob")]);
     let mut altered = good.to_vec();
     let last = altered.len() - 1;
     altered[last] ^= 1;
     let to = |agent: &str| Audience::agent(id(agent)).unwrap();
     let seal = |by: &Signatures, audience, content| {
-        by.seal(audience, content, vec![revoke("bad", "bob")]).unwrap().1
+        by.seal(at(1), audience, content, vec![revoke("bad", "bob")]).unwrap().1
     };
     let carol = signatures(&stage.ca, "carol");
     let stranger = signatures(&DevCa::generate().unwrap(), "alice");
-    let bad: [(&str, Bytes); 8] = [
+    let bad: [(&str, Bytes); 9] = [
         ("altered on its way", altered.into()),
         ("not a batch", Bytes::from_static(b"obligation")),
         ("an obligation without a signature", revoke("bad", "bob")),
@@ -225,6 +230,7 @@ async fn ac1_what_is_not_signed_by_the_peer_for_us_is_dropped_and_never_acknowle
         ("for everybody", seal(&stage.alice, Audience::Everyone, Content::Offers)),
         ("of another peer", seal(&carol, to("bob"), Content::Offers)),
         ("of another CA", seal(&stranger, to("bob"), Content::Offers)),
+        ("of another session", stage.object(0, Content::Offers, vec![revoke("bad", "bob")])),
         ("acks, where offers go", seal(&stage.alice, to("bob"), Content::Acks)),
     ];
     let count = bad.len() as u64;
@@ -252,14 +258,19 @@ async fn ac1_what_is_not_signed_by_the_peer_for_us_is_dropped_and_never_acknowle
 async fn ab3_a_new_epoch_takes_over_and_what_was_applied_before_is_acknowledged_again() {
     let stage = Stage::new().await;
     let mut first = stage.open(1).await;
-    let offer = stage.object(Content::Offers, vec![revoke("r", "bob")]);
+    let item = revoke("r", "bob");
+    let offer = stage.object(1, Content::Offers, vec![item.clone()]);
     first.offers.push(16, offer.clone()).await.unwrap();
     assert_eq!(first.acks(&stage).await.len(), 1);
     drop(first);
     let mut second = stage.open(2).await;
+    // The same object said again is of the session that is over.
     second.offers.push(16, offer).await.unwrap();
+    let again = stage.object(2, Content::Offers, vec![item]);
+    second.offers.push(16, again).await.unwrap();
     let acks = second.acks(&stage).await;
     assert_eq!((acks.len(), acks[0].status), (1, AckStatus::Applied));
+    assert_eq!(stage.dropped(), 1);
     assert_eq!(stage.bob.handle().store().scan(Table::Ledger, &[], 100).unwrap().len(), 1);
     stage.bob.stop().await.unwrap();
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use proto::batch::{Audience, Batch, Content};
 use proto::id::AgentId;
 use proto::time::Time;
+use proto::track::{Epoch, Part};
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ fn now() -> Time {
     Time::from_ms(since.as_millis() as u64)
 }
 
+const AT: (Epoch, Part) = (Epoch { boot: 1, session: 0 }, Part::All);
+
 fn items() -> Vec<Bytes> {
     (0..5u8).map(|n| Bytes::from(vec![n; 20])).collect()
 }
@@ -52,11 +55,11 @@ fn ac1_a_batch_is_believed_as_it_was_signed_and_in_no_other_form() {
     let ca = DevCa::generate().unwrap();
     let (a, b) = (signatures(&ca, "a"), signatures(&ca, "b"));
     let to_b = Audience::agent(id("b")).unwrap();
-    let (statement, object) = a.seal(to_b.clone(), Content::Offers, items()).unwrap();
+    let (statement, object) = a.seal(AT, to_b.clone(), Content::Offers, items()).unwrap();
     let opened = b.open(&object, now()).unwrap();
     assert_eq!((opened.statement, opened.items), (statement, items()));
     // Retries are the same bytes: signatures of Ed25519 are.
-    assert_eq!(a.seal(to_b, Content::Offers, items()).unwrap().1, object);
+    assert_eq!(a.seal(AT, to_b, Content::Offers, items()).unwrap().1, object);
     for at in 0..object.len() {
         for bit in [0x01, 0x80] {
             let mut altered = object.to_vec();
@@ -68,7 +71,8 @@ fn ac1_a_batch_is_believed_as_it_was_signed_and_in_no_other_form() {
         assert!(b.open(&object.slice(..len), now()).is_err(), "{len} bytes of it");
     }
     // Signature and items of two batches do not make a third.
-    let (_, other) = a.seal(Audience::Everyone, Content::Offers, vec![items().remove(0)]).unwrap();
+    let (_, other) =
+        a.seal(AT, Audience::Everyone, Content::Offers, vec![items().remove(0)]).unwrap();
     let (mut mixed, other) = (Batch::decode(&object).unwrap(), Batch::decode(&other).unwrap());
     mixed.items = other.items;
     assert!(matches!(b.open(&mixed.encode(), now()), Err(SignError::Items(_))));
@@ -78,7 +82,7 @@ fn ac1_a_batch_is_believed_as_it_was_signed_and_in_no_other_form() {
 fn ac1_only_certificates_of_our_ca_that_are_valid_sign() {
     let (ca, other) = (DevCa::generate().unwrap(), DevCa::generate().unwrap());
     let b = signatures(&ca, "b");
-    let seal = |by: &Signatures| by.seal(Audience::Everyone, Content::Acks, items()).unwrap().1;
+    let seal = |by: &Signatures| by.seal(AT, Audience::Everyone, Content::Acks, items()).unwrap().1;
     let object = seal(&signatures(&other, "a"));
     assert!(matches!(b.open(&object, now()), Err(SignError::Certificate(_))));
     let object = seal(&signatures(&ca, "a"));
@@ -94,7 +98,7 @@ fn keys_of_p256_sign_too() {
     let a = with_p256("a");
     for n in 0..64u8 {
         let items = vec![Bytes::from(vec![n; 3])];
-        let (_, object) = a.seal(Audience::Everyone, Content::Offers, items.clone()).unwrap();
+        let (_, object) = a.seal(AT, Audience::Everyone, Content::Offers, items.clone()).unwrap();
         assert_eq!(a.open(&object, now()).unwrap().items, items);
         let mut altered = Batch::decode(&object).unwrap();
         let last = altered.signed.len() - 1;
