@@ -7,6 +7,7 @@
 mod control;
 mod flow;
 mod idle;
+mod moqt;
 mod world;
 
 use anyhow::Context as _;
@@ -32,6 +33,12 @@ pub struct Args {
     /// Bytes of CBOR payload in each obligation.
     #[arg(long, default_value_t = 256)]
     pub payload_bytes: usize,
+    /// Program of a MOQT relay that is started for `moqt`: moq-relay-ietf, moq-relay or moq-interop-relay.
+    #[arg(long, value_name = "FILE")]
+    pub relay_program: Option<PathBuf>,
+    /// Obligations on one session (`moqt` only) after which its memory is compared; 0 leaves that out.
+    #[arg(long, default_value_t = 100_000)]
+    pub long: usize,
     /// Obligations left pending (`idle` only).
     #[arg(long, default_value_t = 1_000_000)]
     pub pending: usize,
@@ -47,6 +54,8 @@ pub enum What {
     Flow,
     /// A large pending set to an absent peer: memory, idle cost, restart.
     Idle,
+    /// Throughput and latency over MOQT, directly and by a relay, beside the native binding; memory of a long session.
+    Moqt,
 }
 
 /// Runs a benchmark and prints its figures, as one JSON object if `json`.
@@ -63,6 +72,7 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
         // On the runtime's own thread, as an agent that lives beside its node would be.
         What::Flow => print(json, &runtime.block_on(runtime.spawn(flow::run(args.clone())))??),
         What::Idle => print(json, &runtime.block_on(runtime.spawn(idle::run(args.clone())))??),
+        What::Moqt => print(json, &runtime.block_on(runtime.spawn(moqt::run(args.clone())))??),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,9 +1,10 @@
 //! `abhyasa demo`: the promise kept over a bad link and through crashes.
 //!
 //! Two nodes in processes of their own, each with its store, talk only through a UDP proxy in this
-//! process. Six stories; each checks its promise by asking the nodes' own APIs.
+//! process. Six stories, and one more if there is a relay; each checks its promise by asking the nodes' own APIs.
 
 pub mod api;
+pub mod relay;
 mod scenes;
 pub mod stage;
 mod tell;
@@ -12,7 +13,7 @@ use anyhow::Context as _;
 use scenes::Ending;
 use serde_json::{Value, json};
 use stage::Stage;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tell::Teller;
@@ -32,6 +33,10 @@ pub struct Args {
     /// Log more in the nodes' logs, and keep them.
     #[arg(long)]
     pub verbose: bool,
+    /// One more story, through a MOQT relay of others: the program of moq-relay-ietf, moq-relay or aiomoqt's
+    /// moq-interop-relay, which is started and killed.
+    #[arg(long, value_name = "FILE")]
+    pub relay_program: Option<PathBuf>,
 }
 
 /// Plays all stories. Success if every promise was kept.
@@ -73,10 +78,12 @@ async fn play(args: &Args, json: bool) -> anyhow::Result<bool> {
         );
     }
     let mut scenarios = Vec::new();
-    for number in 1..=NAMES.len() {
-        scenarios.extend(story(&mut stage, &tell, number).await);
+    let relay = args.relay_program.as_deref();
+    let stories = if relay.is_some() { NAMES.len() } else { NAMES.len() - 1 };
+    for number in 1..=stories {
+        scenarios.extend(story(&mut stage, &tell, number, relay).await);
     }
-    let ok = scenarios.len() == NAMES.len()
+    let ok = scenarios.len() == stories
         && scenarios.iter().all(|scenario| scenario.get("ok") == Some(&Value::Bool(true)));
     let kept = (!ok || args.keep || args.verbose).then(|| {
         stage.dir.keep();
@@ -97,17 +104,23 @@ async fn play(args: &Args, json: bool) -> anyhow::Result<bool> {
     Ok(ok)
 }
 
-const NAMES: [(&str, &str); 6] = [
+const NAMES: [(&str, &str); 7] = [
     ("clean", "A clean link"),
     ("loss_and_duplicates", "A link that loses and doubles packets"),
     ("partition_past_deadline", "A cut that outlasts the deadline"),
     ("revocation_lost", "A revocation that is lost for now"),
     ("receiver_killed", "Bob's node killed between applying and acknowledging"),
     ("custodian_killed", "Alice's node killed in mid-retry"),
+    ("relay_killed", "A relay of others between them, killed between offer and ack"),
 ];
 
 /// Plays one story on a healed link with both nodes up, whatever the one before left behind.
-async fn story(stage: &mut Stage, tell: &Teller, number: usize) -> Option<Value> {
+async fn story(
+    stage: &mut Stage,
+    tell: &Teller,
+    number: usize,
+    relay: Option<&Path>,
+) -> Option<Value> {
     let (name, title) = NAMES.get(number.checked_sub(1)?)?;
     tell.title(number, title);
     let told = tokio::time::timeout(STORY_WITHIN, async {
@@ -125,7 +138,8 @@ async fn story(stage: &mut Stage, tell: &Teller, number: usize) -> Option<Value>
             3 => scenes::partition(stage, tell).await,
             4 => scenes::lost_revocation(stage, tell).await,
             5 => scenes::receiver_killed(stage, tell).await,
-            _ => scenes::custodian_killed(stage, tell).await,
+            6 => scenes::custodian_killed(stage, tell).await,
+            _ => scenes::relay_killed(stage, tell, relay.context("no relay")?).await,
         }
     });
     let told = told

@@ -3,7 +3,7 @@
 use super::world::{ChildNode, Pair};
 use super::{Args, control, median};
 use crate::config::NodeConfig;
-use crate::node::{Builder, NodeHandle};
+use crate::node::{Builder, Node, NodeHandle};
 use anyhow::{Context as _, ensure};
 use hdrhistogram::Histogram;
 use proto::custodian::Draft;
@@ -73,9 +73,9 @@ struct Round {
     one_in_flight_commit_us: f64,
 }
 
-struct Load {
-    node: NodeHandle,
-    receiver: ChildNode,
+pub(super) struct Load {
+    pub(super) node: NodeHandle,
+    pub(super) receiver: ChildNode,
     target: AgentId,
     kind: Kind,
     corrective: Vec<Payload>,
@@ -93,21 +93,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Figures> {
 }
 
 async fn rounds(args: &Args, dir: &std::path::Path) -> anyhow::Result<Figures> {
-    let pair = Pair::init(dir)?;
-    let mut receiver = ChildNode::start(&pair.receiver)?;
-    receiver.ready().await?;
-    let node = Builder::new(NodeConfig::load(&pair.custodian)?).start().await?;
-    let mut load = Load {
-        node: node.handle(),
-        receiver,
-        target: pair.target,
-        kind: Kind::new("phala.belief_update")?,
-        corrective: payloads(-0.000_001, args.payload_bytes)?,
-        reinforcing: payloads(0.000_001, args.payload_bytes)?,
-        next: 0,
-    };
-    load.connected().await?;
-    load.custody(args.in_flight, Duration::from_secs(1)).await?; // warm-up
+    let (node, mut load) = Load::start(Pair::init(dir)?, args).await?;
     let mut each = Vec::new();
     for n in 0..args.rounds {
         let round = load.round(args, dir).await?;
@@ -177,6 +163,25 @@ fn payloads(delta: f64, bytes: usize) -> anyhow::Result<Vec<Payload>> {
 }
 
 impl Load {
+    /// Starts both nodes, and warms them up.
+    pub(super) async fn start(pair: Pair, args: &Args) -> anyhow::Result<(Node, Self)> {
+        let mut receiver = ChildNode::start(&pair.receiver)?;
+        receiver.ready().await?;
+        let node = Builder::new(NodeConfig::load(&pair.custodian)?).start().await?;
+        let mut load = Self {
+            node: node.handle(),
+            receiver,
+            target: pair.target,
+            kind: Kind::new("phala.belief_update")?,
+            corrective: payloads(-0.000_001, args.payload_bytes)?,
+            reinforcing: payloads(0.000_001, args.payload_bytes)?,
+            next: 0,
+        };
+        load.connected().await?;
+        load.custody(args.in_flight, Duration::from_secs(1)).await?;
+        Ok((node, load))
+    }
+
     async fn connected(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         while !self.node.peers().iter().any(|peer| peer.connected) || self.node.readiness().is_err()
@@ -266,7 +271,7 @@ impl Load {
 
     /// Keeps `in_flight` obligations between issue and applied ack for `seconds`, then lets them
     /// drain. Each ends applied, or the run is void.
-    async fn custody(
+    pub(super) async fn custody(
         &mut self,
         in_flight: usize,
         seconds: Duration,
@@ -310,7 +315,7 @@ impl Load {
     }
 
     /// From issue to the receiver's applied ack, one at a time, each ended before the next begins.
-    async fn singles(&mut self) -> anyhow::Result<Histogram<u64>> {
+    pub(super) async fn singles(&mut self) -> anyhow::Result<Histogram<u64>> {
         let mut events = self.node.events();
         let mut all = Histogram::new(3)?;
         for _ in 0..SINGLES {

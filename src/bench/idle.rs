@@ -117,7 +117,7 @@ fn draft(number: usize, payload_bytes: usize, target: &str) -> serde_json::Value
     })
 }
 
-fn resident(pid: u32) -> anyhow::Result<f64> {
+pub(super) fn resident(pid: u32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("VmRSS")?;
     let kib: f64 = line.split_whitespace().nth(1).context("VmRSS")?.parse()?;

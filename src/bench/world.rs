@@ -116,4 +116,33 @@ impl Pair {
         std::fs::write(&receiver.config, text)?;
         Ok(Self { custodian: custodian.config, receiver: receiver.config, target })
     }
+
+    /// Has both deal with each other over MOQT: directly, or where `relay`, its URL and CA, is.
+    pub(super) fn over_moqt(self, relay: Option<(&str, &Path)>) -> anyhow::Result<Self> {
+        for file in [&self.custodian, &self.receiver] {
+            let mut table: toml::Table = std::fs::read_to_string(file)?.parse()?;
+            let peers = table.get_mut("peers").and_then(toml::Value::as_array_mut);
+            for peer in peers.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
+                match relay {
+                    Some(_) => {
+                        peer.remove("address");
+                        peer.insert("relay".to_owned(), "bench".into());
+                    }
+                    None => _ = peer.insert("binding".to_owned(), "moqt".into()),
+                }
+            }
+            let more = match relay {
+                Some((url, ca)) => format!(
+                    "[[relays]]\nname = \"bench\"\nurl = \"{url}\"\nca = \"{}\"\n",
+                    ca.display()
+                ),
+                None => "[moq]\nenabled = true\n".to_owned(),
+            };
+            for (key, value) in more.parse::<toml::Table>()? {
+                table.insert(key, value);
+            }
+            std::fs::write(file, toml::to_string(&table)?)?;
+        }
+        Ok(self)
+    }
 }

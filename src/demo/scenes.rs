@@ -1,12 +1,15 @@
-//! The six stories. Each plays on a healed link with both nodes up, and checks its promise.
+//! The stories. Each plays on a healed link with both nodes up, and checks its promise.
 
 use super::api::{Api, nano, text, until};
+use super::relay::RelayProcess;
 use super::stage::{ALICE, BOB, Stage};
 use super::tell::Teller;
+use crate::init::ca::DevCa;
 use crate::proxy::{Chance, Delay, Faults, LinkModel, Micros};
 use anyhow::{Context as _, ensure};
 use proto::time::Time;
 use serde_json::{Map, Value, json};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long anything on the stage may take: far more than it does.
@@ -320,4 +323,58 @@ pub(super) async fn custodian_killed(stage: &mut Stage, tell: &Teller) -> anyhow
     stage.alice.api.acknowledge(&short.obligation_id).await?;
     let figures = json!({ "retries_before_kill": retries, "escalated_after_start_ms": took, "applied_after_heal_ms": after });
     Ok(ending("deadlines kept over the crash".to_owned(), &figures))
+}
+
+pub(super) async fn relay_killed(
+    stage: &mut Stage,
+    tell: &Teller,
+    program: &Path,
+) -> anyhow::Result<Ending> {
+    const SCOPES: u32 = 20;
+    let ca = stage.dir.path().join("alice/ca");
+    let pem = |file| std::fs::read_to_string(ca.join(file));
+    let ca = DevCa::from_pem(&pem("ca.pem")?, &pem("ca.key")?)?;
+    let mut relay = RelayProcess::start(program, &stage.dir.path().join("relay"), &ca)?;
+    let name = program.file_name().unwrap_or_default().display();
+    tell.does("Alice's and Bob's nodes have no way to each other any more, and meet at a relay");
+    tell.link(&format!("{name}, which knows nothing of obligations"));
+    stage.meet_at(&relay.url("/demo"), relay.ca()).await?;
+    grant(stage, "photos.read").await?;
+    let begun = Instant::now();
+    let answer =
+        stage.alice.api.post("/v1/obligations?wait_seconds=10", &revoke("photos.read")).await?;
+    let took = ms(begun);
+    let state = answer.pointer("/outcome/state").and_then(Value::as_str).unwrap_or_default();
+    ensure!(state == "applied", "it is {state:?}, not applied");
+    tell.sees(&format!("what she takes back is applied through it, {took} ms after she asked"));
+    tell.does(&format!("Alice revokes {SCOPES} scopes more; at once the relay is killed"));
+    let scope = |n| format!("relay.scope-{n}");
+    let batch: Vec<Value> = (0..SCOPES).map(|n| revoke(&scope(n))).collect();
+    let answer = stage.alice.api.post("/v1/obligations", &json!({ "obligations": batch })).await?;
+    relay.kill();
+    let results = answer.get("results").and_then(Value::as_array).context("no results")?;
+    let ids: Vec<&str> =
+        results.iter().filter_map(|result| result.pointer("/ok/obligation_id")?.as_str()).collect();
+    ensure!(ids.len() == batch.len(), "only {} of {} were taken", ids.len(), batch.len());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    relay.restart()?;
+    tell.sees("it comes back and knows nothing of anybody");
+    let mut retries = 0;
+    for id in ids {
+        let end = stage.alice.api.ended(id, PATIENCE).await?;
+        ensure!(
+            text(&end, "state") == "applied",
+            "{id} ended {}, not applied",
+            text(&end, "state")
+        );
+        retries += number(&end, "retries");
+    }
+    for n in 0..SCOPES {
+        ensure!(!bob_may(stage, &scope(n)).await?, "Bob's node still says yes to {}", scope(n));
+    }
+    tell.sees(&format!("all {SCOPES} are applied at Bob's, after {retries} retries"));
+    Ok(ending(
+        format!("{SCOPES} of {SCOPES} applied, the relay killed in between"),
+        &json!({ "applied_ms": took, "retries": retries, "relay": name.to_string() }),
+    ))
 }

@@ -160,6 +160,31 @@ impl Stage {
         self.connected().await
     }
 
+    /// Starts both nodes anew, as ones that meet at a relay and nowhere else.
+    ///
+    /// # Errors
+    /// When they are not connected within a while.
+    pub async fn meet_at(&mut self, url: &str, ca: &Path) -> anyhow::Result<()> {
+        for node in [&mut self.alice, &mut self.bob] {
+            node.kill();
+            let mut table: toml::Table = fs::read_to_string(node.config())?.parse()?;
+            let peers = table.get_mut("peers").and_then(toml::Value::as_array_mut);
+            for peer in peers.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
+                peer.remove("address");
+                peer.insert("relay".to_owned(), "demo".into());
+            }
+            let relay = [("name", "demo".to_owned()), ("url", url.to_owned())];
+            let ca = ("ca", ca.display().to_string());
+            let relay =
+                relay.into_iter().chain([ca]).map(|(key, value)| (key.to_owned(), value.into()));
+            let relay = toml::Value::Table(relay.collect());
+            table.insert("relays".to_owned(), vec![relay].into());
+            fs::write(node.config(), toml::to_string(&table)?)?;
+            NodeConfig::load(node.config())?;
+        }
+        self.start().await
+    }
+
     /// Waits until each node has a session with the other.
     ///
     /// # Errors

@@ -53,6 +53,11 @@ impl Flight {
         }
     }
 
+    /// Whether any are on their way, beside those that stay open.
+    pub(crate) fn waits(&self) -> bool {
+        self.streams.load(Ordering::Acquire) > self.kept.load(Ordering::Acquire)
+    }
+
     /// Says that one more group will stay open, until the value is dropped.
     pub(crate) fn keep(self: &Arc<Self>) -> Kept {
         self.kept.fetch_add(1, Ordering::AcqRel);

@@ -201,6 +201,11 @@ impl Link {
         self.flight.below(GROUPS_FLYING_MAX).await;
     }
 
+    /// Whether groups are on their way that the other side has not acknowledged.
+    pub(crate) fn waits(&self) -> bool {
+        self.flight.waits()
+    }
+
     /// Says that a group will stay open, until the value is dropped: it takes none of the [`Self::room`].
     pub(crate) fn keep_open(&self) -> Kept {
         self.flight.keep()

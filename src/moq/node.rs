@@ -7,6 +7,7 @@ use super::sign::Signatures;
 use super::watch::Watched;
 use super::{ALPN, Link, LinkError, SHARE_REQUESTS_MAX};
 use crate::a2a::moqt::Front;
+use crate::binding::quic::Silence;
 use crate::calls::{Code, Incoming, Serving};
 use crate::clock::Clock;
 use crate::config::{Binding, GroupConfig, NodeConfig, RelayConfig};
@@ -158,9 +159,9 @@ impl Moq {
     pub(crate) fn keep(self: &Arc<Self>, tasks: &mut JoinSet<()>) -> Result<(), TlsError> {
         for peer in &self.config.peers {
             if let (Binding::Moqt, Some(address)) = (&peer.binding, &peer.address) {
-                let (this, id) = (self.clone(), peer.id.clone());
-                let address = address.as_str().to_owned();
-                tasks.spawn(async move { this.keep_peer(id, address).await });
+                let to = Dialled::Peer(peer.id.clone(), address.as_str().to_owned());
+                let (this, with) = (self.clone(), self.with_peer(&peer.id));
+                tasks.spawn(async move { this.keep_session(to, with).await });
             }
         }
         for relay in &self.config.relays {
@@ -181,8 +182,8 @@ impl Moq {
                 let groups = if index == 0 { self.own_groups(&met) } else { BTreeSet::new() };
                 let watched = index == 0 && relay.may_watch;
                 let with = With { hop, peers, part, groups, custody: true, watched };
-                let (this, relay, client) = (self.clone(), relay.clone(), client.clone());
-                tasks.spawn(async move { this.keep_relay(relay, client, with).await });
+                let (this, to) = (self.clone(), Dialled::Relay(relay.clone(), client.clone()));
+                tasks.spawn(async move { this.keep_session(to, with).await });
             }
         }
         Ok(())
@@ -205,38 +206,65 @@ impl Moq {
         With { hop: Hop::Peer(id.clone()), peers, part: (0, 1), groups, custody, watched }
     }
 
-    async fn keep_peer(&self, peer: AgentId, address: String) {
-        let mut wait = self.waiting(peer.as_str());
+    /// Keeps a session with who is dialled, for ever.
+    async fn keep_session(&self, to: Dialled, with: With) {
+        let mut wait = self.waiting(&to.to_string());
+        let mut fresh = None;
         loop {
             let mut begun = None;
             let ended = async {
-                let connection = self.dial.to(&peer, &address, ALPN).await?;
-                let url = Url::parse(&format!("moqt://{address}/"));
-                let (link, task) = open(connection, url.ok()).await?;
+                let connection = match fresh.take() {
+                    Some(connection) => connection,
+                    None => self.dial(&to).await?,
+                };
+                let (link, task) = Link::connect(connection, to.url()?, Vec::new()).await?;
                 begun = Some(Instant::now());
-                let with = self.with_peer(&peer);
-                Ok::<_, SessionFailed>(session::run(self.shared.clone(), link, task, with).await?)
+                let session = session::run(self.shared.clone(), link.clone(), task, with.clone());
+                tokio::pin!(session);
+                tokio::select! {
+                    ended = &mut session => return Ok::<_, SessionFailed>(ended?),
+                    connection = self.outlive(&to, &link) => fresh = Some(connection),
+                }
+                tracing::info!(with = %to, "silent session replaced by a fresh one");
+                link.connection().close(0u32.into(), b"replaced by a fresh handshake");
+                Ok(session.await?)
             };
             let ended = ended.await;
-            log(&peer, ended);
-            wait.after(begun).await;
+            log(&to, ended);
+            if fresh.is_none() {
+                wait.after(begun).await;
+            }
         }
     }
 
-    async fn keep_relay(&self, relay: RelayConfig, client: quinn::ClientConfig, with: With) {
-        let mut wait = self.waiting(&relay.name);
+    async fn dial(&self, to: &Dialled) -> Result<Connection, DialError> {
+        match to {
+            Dialled::Peer(peer, address) => self.dial.to(peer, address, ALPN).await,
+            Dialled::Relay(relay, client) => self.dial_relay(&relay.url, client.clone()).await,
+        }
+    }
+
+    /// A fresh connection in place of one that has gone silent with groups on their way, once a handshake of it is
+    /// answered: QUIC's own probes back off for as long as an outage lasts, and a relay that was started anew
+    /// knows nothing of the old one.
+    async fn outlive(&self, to: &Dialled, link: &Link) -> Connection {
+        let silent_after = Duration::from_millis(self.config.quic.silent_after_ms);
+        let silence = Silence::new();
+        let mut look = tokio::time::interval(silent_after / 2);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let mut begun = None;
-            let ended = async {
-                let connection = self.dial_relay(&relay.url, client.clone()).await?;
-                let (link, task) = open(connection, Some(relay.url.clone())).await?;
-                begun = Some(Instant::now());
-                let with = with.clone();
-                Ok::<_, SessionFailed>(session::run(self.shared.clone(), link, task, with).await?)
-            };
-            let ended = ended.await;
-            log(&relay.url, ended);
-            wait.after(begun).await;
+            look.tick().await;
+            let silent = silence.lasts(link.connection(), silent_after);
+            if !(silent && self.config.quic.racing && link.waits()) {
+                continue;
+            }
+            self.shared.router.metrics.races.inc();
+            if let Ok(fresh) = self.dial(to).await {
+                if silence.lasts(link.connection(), silent_after) {
+                    return fresh;
+                }
+                fresh.close(0u32.into(), b"the old one answered first");
+            }
         }
     }
 
@@ -280,16 +308,31 @@ fn log<E: std::fmt::Display>(with: &(dyn std::fmt::Display + Sync), ended: Resul
     }
 }
 
-async fn open(
-    connection: Connection,
-    url: Option<Url>,
-) -> Result<(Link, impl Future<Output = super::link::LinkEnd> + Send), LinkError> {
-    let url = match url {
-        Some(url) => url,
-        None => Url::parse("moqt://localhost/")
-            .map_err(|_| LinkError::Session(moq_transport::session::SessionError::Internal))?,
-    };
-    Link::connect(connection, url, Vec::new()).await
+/// Who is dialled.
+enum Dialled {
+    Peer(AgentId, String),
+    Relay(RelayConfig, quinn::ClientConfig),
+}
+
+impl std::fmt::Display for Dialled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Peer(peer, _) => peer.fmt(f),
+            Self::Relay(relay, _) => relay.url.fmt(f),
+        }
+    }
+}
+
+impl Dialled {
+    fn url(&self) -> Result<Url, LinkError> {
+        let url = match self {
+            Self::Peer(_, address) => Url::parse(&format!("moqt://{address}/")),
+            Self::Relay(relay, _) => return Ok(relay.url.clone()),
+        };
+        // A host that dials is one of a URL, but for few.
+        url.or_else(|_| Url::parse("moqt://localhost/"))
+            .map_err(|_| LinkError::Session(moq_transport::session::SessionError::Internal))
+    }
 }
 
 struct Waiting {

@@ -5,15 +5,10 @@
 //! installs them and runs the tests so.
 
 use super::{PATIENCE, World, peers};
-use abhyasa::init::ca::valid_days;
-use abhyasa::loopback::free_address;
+use abhyasa::demo::relay::RelayProcess;
 use quinn::crypto::rustls::QuicClientConfig;
-use rcgen::SanType;
 use rustls::RootCertStore;
-use std::fs::File;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -52,26 +47,22 @@ impl Kind {
         std::iter::once(Self::Aiomoqt).chain(built).collect()
     }
 
-    fn program(self) -> Option<PathBuf> {
-        Some(PathBuf::from(std::env::var_os(RELAYS_VARIABLE)?).join(self.name()))
+    /// Its program, if there is one.
+    pub fn program(self) -> Option<PathBuf> {
+        match self {
+            Self::Aiomoqt => Some(aiomoqt().with_file_name("moq-interop-relay")),
+            _ => Some(PathBuf::from(std::env::var_os(RELAYS_VARIABLE)?).join(self.name())),
+        }
     }
 }
 
 /// A relay that runs until it is dropped.
 pub struct Relay {
     pub kind: Kind,
-    pub address: SocketAddr,
     /// PEM of the CA that signed its certificate.
     pub ca: PathBuf,
-    dir: PathBuf,
+    process: RelayProcess,
     roots: RootCertStore,
-    child: Child,
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }
 
 impl Relay {
@@ -79,53 +70,40 @@ impl Relay {
     pub async fn start(world: &World, kind: Kind) -> Self {
         let count = STARTED.fetch_add(1, Ordering::Relaxed);
         let dir = world.path().join(format!("relay-{}-{count}", kind.name()));
-        std::fs::create_dir(&dir).unwrap();
-        let names = vec![
-            SanType::IpAddress([127, 0, 0, 1].into()),
-            SanType::DnsName("localhost".try_into().unwrap()),
-        ];
-        let issued = world.ca.issue_for(names, valid_days(1)).unwrap();
-        std::fs::write(dir.join("cert.pem"), &issued.cert_pem).unwrap();
-        std::fs::write(dir.join("key.pem"), &issued.key_pem).unwrap();
+        let process = RelayProcess::start(&kind.program().unwrap(), &dir, &world.ca).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(world.ca.cert().clone()).unwrap();
-        let address = free_address().unwrap();
-        let child = spawn(kind, address, &dir);
-        let ca = world.path().join("ca/ca.pem");
-        let mut relay = Self { kind, address, ca, dir, roots, child };
+        let mut relay = Self { kind, ca: process.ca().to_owned(), process, roots };
         relay.ready().await;
         relay
     }
 
     /// Its URL, with the path that is its scope.
     pub fn url(&self, path: &str) -> String {
-        format!("moqt://{}{path}", self.address)
+        self.process.url(path)
     }
 
     /// Ends it without a word to its clients.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
     }
 
     /// Starts it anew where it was, knowing nothing.
     pub async fn restart(&mut self) {
-        self.kill();
-        self.child = spawn(self.kind, self.address, &self.dir);
+        self.process.restart().unwrap();
         self.ready().await;
     }
 
     /// What it has written to its log.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+        self.process.log()
     }
 
     async fn ready(&mut self) {
         let begun = Instant::now();
         while !self.answers().await {
-            let ended = self.child.try_wait().unwrap();
             let (name, log) = (self.kind.name(), self.log());
-            assert!(ended.is_none(), "{name} ended with {ended:?}:\n{log}");
+            assert!(self.process.runs(), "{name} ended:\n{log}");
             assert!(begun.elapsed() < PATIENCE, "{name} does not answer:\n{log}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -141,42 +119,10 @@ impl Relay {
         tls.alpn_protocols = vec![b"moqt-18".to_vec()];
         let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
         let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-        let connecting = endpoint.connect_with(config, self.address, "localhost").unwrap();
+        let address = self.process.address();
+        let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
         matches!(tokio::time::timeout(HANDSHAKE_WAIT, connecting).await, Ok(Ok(_)))
     }
-}
-
-fn spawn(kind: Kind, address: SocketAddr, dir: &Path) -> Child {
-    let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
-    let program = || {
-        kind.program()
-            .unwrap_or_else(|| panic!("{RELAYS_VARIABLE} names no directory with {kind:?}"))
-    };
-    let mut command;
-    match kind {
-        Kind::Aiomoqt => {
-            command = Command::new(aiomoqt());
-            command.args(["-m", "aiomoqt.tools.moq_interop_relay", "--quic", "--draft", "18"]);
-            command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
-            command.arg("--cert").arg(cert).arg("--key").arg(key);
-        }
-        Kind::MoqRelayIetf => {
-            command = Command::new(program());
-            command.args(["--bind", &address.to_string()]).arg("--tls-cert").arg(cert);
-            command.arg("--tls-key").arg(key);
-            // By default one file of the machine, with what earlier relays left in it.
-            command.arg("--coordinator-file").arg(dir.join("coordinator.json"));
-            let _ = std::fs::remove_file(dir.join("coordinator.json"));
-        }
-        Kind::MoqRelay => {
-            command = Command::new(program());
-            command.args(["--listen", &address.to_string()]).arg("--listen-tls-cert").arg(cert);
-            command.arg("--listen-tls-key").arg(key).args(["--auth-public", "**"]);
-        }
-    }
-    let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
-    let started = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn();
-    started.unwrap_or_else(|error| panic!("{}: {error}", kind.name()))
 }
 
 /// A Python with aiomoqt.
