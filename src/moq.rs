@@ -9,6 +9,7 @@ mod fanout;
 pub(crate) mod hand;
 mod link;
 pub(crate) mod node;
+mod seal;
 mod session;
 mod sign;
 mod track;

@@ -3,6 +3,10 @@
 #![cfg(unix)]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+#[allow(dead_code, unreachable_pub, reason = "the other tests use the rest")]
+#[path = "common/peers.rs"]
+mod peers;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -31,7 +35,18 @@ fn walks(readme: &str) -> Vec<Walk> {
 
 fn run(dir: &Path, script: &str) -> String {
     let programs = Path::new(env!("CARGO_BIN_EXE_abhyasa")).parent().unwrap();
-    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    // One of the walks needs a newer Python than the one on the path may be.
+    let python = dir.join("python");
+    if !python.exists() {
+        let base = peers::find_312().unwrap();
+        std::fs::create_dir(&python).unwrap();
+        let script = format!("#!/bin/sh\nexec {} \"$@\"\n", base.display());
+        std::fs::write(python.join("python3"), script).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(python.join("python3"), mode).unwrap();
+    }
+    let path = [programs, &python].map(|place| place.display().to_string()).join(":");
+    let path = format!("{path}:{}", std::env::var("PATH").unwrap());
     let output = dir.join("walk.log");
     let file = std::fs::File::create(&output).unwrap();
     let mut bash = Command::new("bash");
@@ -63,7 +78,10 @@ fn run(dir: &Path, script: &str) -> String {
         let group = format!("-{}", child.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         let log = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
-        let logs = ["agent.log", "host.log", "a.log", "b.log", "call.log"].map(log).join("\n");
+        let logs =
+            ["agent.log", "host.log", "a.log", "b.log", "call.log", "c.log", "d.log", "relay.log"]
+                .map(log)
+                .join("\n");
         panic!("{ended:?}\n{script}\n{printed}\n{logs}");
     }
     printed
@@ -77,7 +95,7 @@ fn ports_are_free() {
         let bound = TcpListener::bind(local(port));
         assert!(bound.is_ok(), "the walks need TCP port {port} of this machine: {bound:?}");
     }
-    for port in [4433, 4434] {
+    for port in [4433, 4434, 4443] {
         let bound = UdpSocket::bind(local(port));
         assert!(bound.is_ok(), "the walks need UDP port {port} of this machine: {bound:?}");
     }
@@ -87,7 +105,7 @@ fn ports_are_free() {
 fn the_walks_of_the_readme_go_as_they_say() {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"));
     let walks = walks(&readme.unwrap());
-    assert_eq!(walks.len(), 4, "the set-up and what follows");
+    assert_eq!(walks.len(), 5, "the set-up and what follows");
     ports_are_free();
     let dir = tempfile::tempdir().unwrap();
     for Walk { script, prints } in walks {

@@ -6,8 +6,10 @@
 //! with it. The signature itself (COSE, RFC 9052) is the node's work; here it is bytes.
 
 mod items;
+mod sealed;
 
 pub use items::{HELLO_GROUPS_MAX, Hello, Refusal, SEAL_KEY_LEN};
+pub use sealed::{SEALED_LEN_MAX, Sealed};
 
 use crate::cbor::{CborError, Reader, Writer};
 use crate::field::{Members, at_most, list, name, whole};
@@ -30,9 +32,9 @@ pub type Hash = [u8; 32];
 pub enum Content {
     /// One [`Hello`].
     Hello,
-    /// Obligations under custody.
+    /// Obligations under custody, each as it is or [`Sealed`].
     Offers,
-    /// Obligations without custody: never acknowledged.
+    /// Obligations without custody, each as it is or [`Sealed`]: never acknowledged.
     BestEffort,
     /// Custody acks.
     Acks,

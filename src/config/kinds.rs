@@ -54,6 +54,8 @@ pub struct KindConfig {
     pub profile: Profile,
     /// Who applies what we receive.
     pub handler: HandlerConfig,
+    /// Whether what we issue is sealed to its target where it goes by a relay.
+    pub seal: bool,
 }
 
 /// Who applies obligations of a kind that are addressed to us.
@@ -90,6 +92,7 @@ pub(crate) struct KindTable {
     jitter_percent: Option<u16>,
     on_decline: OnDecline,
     handler: Option<HandlerTable>,
+    seal: bool,
 }
 
 #[derive(Clone, Debug, serde::Deserialize)]
@@ -166,7 +169,7 @@ impl KindTable {
             None => HandlerConfig::Builtin,
             Some(table) => table.check(base).map_err(|f| f.under(["handler"]))?,
         };
-        Ok(KindConfig { profile, handler })
+        Ok(KindConfig { profile, handler, seal: self.seal })
     }
 }
 

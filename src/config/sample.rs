@@ -60,6 +60,7 @@ const KINDS_TAIL: &str = r##", query = true }
 #   timeout_ms: a call that takes longer (1 to 300000) is in doubt. query: whether the service can
 #   be asked about an id to settle that; if not, it is surfaced for reconciliation.
 #   token_file: file with a bearer token to show to the service (https or this machine only).
+# seal: whether what we issue of a kind is sealed to its target where it goes by a relay (docs/moqt.md).
 "##;
 
 const PEERS_HEAD: &str = r##"
@@ -199,7 +200,7 @@ fn kinds(out: &mut String) {
     for kind in &KINDS {
         let _ = write!(
             out,
-            "\n[kinds.{}]\n#deadline_seconds = {}\n#max_retries = {}\n#backoff_base_ms = {}\n#backoff_cap_ms = {}\n#jitter_percent = {}\n#on_decline = \"apply\"\n#handler = {{ type = \"builtin\" }}\n",
+            "\n[kinds.{}]\n#deadline_seconds = {}\n#max_retries = {}\n#backoff_base_ms = {}\n#backoff_cap_ms = {}\n#jitter_percent = {}\n#on_decline = \"apply\"\n#handler = {{ type = \"builtin\" }}\n#seal = false\n",
             quoted(kind.name),
             kind.deadline_seconds,
             kind.max_retries,

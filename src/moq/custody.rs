@@ -6,6 +6,7 @@
 //! only a signed ack of the target does (AC-1).
 
 use super::fanout::{Groups, Hop};
+use super::seal::{self, SealKey};
 use super::sign::{Opened, Signatures};
 use super::track::{Outgoing, TrackError};
 use super::watch::Watched;
@@ -17,8 +18,8 @@ use crate::router::{Router, SessionOutbox, SessionQueue, ToPeer};
 use crate::telemetry::Label;
 use bytes::Bytes;
 use proto::ack::{CustodyAck, RefRange};
-use proto::batch::{Audience, Content, Hash, Hello, Refusal, root};
-use proto::id::{AgentId, ObligationId};
+use proto::batch::{Audience, Content, Hash, Hello, Refusal, SEAL_KEY_LEN, Sealed, root};
+use proto::id::{AgentId, Kind, ObligationId};
 use proto::limits::{BATCH_COUNT_MAX, FRAME_LEN_TARGET};
 use proto::obligation::Obligation;
 use proto::step::SessionId;
@@ -57,6 +58,9 @@ pub(crate) struct Shared {
     /// The A2A server, if there is one.
     pub(crate) agent: OnceLock<Front>,
     pub(crate) watched: Watched,
+    pub(crate) seal_key: SealKey,
+    /// Kinds that go by relays sealed, and not otherwise.
+    pub(crate) sealed: BTreeSet<Kind>,
     /// Of each peer the groups of ours that it is a member of.
     pub(crate) members: HashMap<AgentId, BTreeSet<GroupName>>,
     /// Counts starts of this node, durably.
@@ -131,6 +135,8 @@ struct Theirs {
 struct Up {
     id: SessionId,
     since: Instant,
+    /// What payloads are sealed to.
+    seal_key: Option<[u8; SEAL_KEY_LEN]>,
     outbox: SessionOutbox,
     next_ref: u64,
     heard: BTreeMap<u64, ObligationId>,
@@ -328,7 +334,7 @@ impl Peer {
         let groups = self.shared.members.get(&self.peer).cloned().unwrap_or_default();
         let hello = Hello {
             in_flight_max: self.shared.in_flight_max as u64,
-            seal_key: None,
+            seal_key: Some(self.shared.seal_key.public()),
             answers: answers.map(|theirs| theirs.from.epoch),
             up: self.up.is_some(),
             groups,
@@ -357,6 +363,7 @@ impl Peer {
         self.up = Some(Up {
             id,
             since: Instant::now(),
+            seal_key: hello.seal_key,
             outbox,
             next_ref: 0,
             heard: BTreeMap::new(),
@@ -382,8 +389,17 @@ impl Peer {
     }
 
     /// Hands a batch of the peer's to the core.
-    async fn take(&mut self, way: Way, batch: Opened) {
+    async fn take(&mut self, way: Way, mut batch: Opened) {
         let Some(up) = self.up.as_mut() else { return };
+        if matches!(batch.statement.content, Content::Offers | Content::BestEffort) {
+            for item in batch.items.iter_mut().filter(|item| Sealed::is(item)) {
+                match self.shared.seal_key.open(&self.peer, &self.shared.me, item) {
+                    Ok(opened) => *item = opened,
+                    // The core refuses it as it is, by its place in the batch.
+                    Err(error) => tracing::warn!(peer = %self.peer, %error, "an item stays sealed"),
+                }
+            }
+        }
         let (session, peer) = (up.id, self.peer.clone());
         let input = match batch.statement.content {
             Content::Offers => return self.offered(batch.statement.root, batch.items).await,
@@ -447,6 +463,14 @@ impl Peer {
             }
             Some(ToPeer::Offers { first_ref, items }) => {
                 for (reference, item) in (first_ref..).zip(items) {
+                    let item = match sealed(&self.shared, &self.hop, &self.peer, up, &item) {
+                        Seal::No => item,
+                        Seal::Done(sealed) => {
+                            up.offers.push_back((reference, sealed));
+                            continue;
+                        }
+                        Seal::Impossible => continue,
+                    };
                     let groups = &self.shared.groups;
                     if groups.carries(&self.hop, &self.peer, up.since, &item).await {
                         sent(up, root(std::slice::from_ref(&item)), vec![reference]);
@@ -455,7 +479,15 @@ impl Peer {
                     }
                 }
             }
-            Some(ToPeer::BestEffort(items)) => up.best_effort.extend(items),
+            Some(ToPeer::BestEffort(items)) => {
+                for item in items {
+                    match sealed(&self.shared, &self.hop, &self.peer, up, &item) {
+                        Seal::No => up.best_effort.push_back(item),
+                        Seal::Done(sealed) => up.best_effort.push_back(sealed),
+                        Seal::Impossible => {}
+                    }
+                }
+            }
             Some(ToPeer::AckRuns(runs)) => {
                 for run in runs {
                     for reference in run.refs.iter().flat_map(|range| range.iter()) {
@@ -537,6 +569,32 @@ async fn next(up: &mut Option<Up>) -> Option<ToPeer> {
         Some(up) => up.outbox.next().await,
         None => std::future::pending().await,
     }
+}
+
+/// What became of an item that is to be sealed.
+enum Seal {
+    /// It need not be.
+    No,
+    Done(Bytes),
+    /// It goes nowhere, and is escalated in time.
+    Impossible,
+}
+
+/// Seals an obligation to the peer, where relays are not to read it.
+fn sealed(shared: &Shared, hop: &Hop, peer: &AgentId, up: &Up, item: &Bytes) -> Seal {
+    if shared.sealed.is_empty() || matches!(hop, Hop::Peer(_)) {
+        return Seal::No; // TLS ends at the peer itself
+    }
+    let Ok(obligation) = Obligation::decode(item) else { return Seal::Impossible };
+    if !shared.sealed.contains(&obligation.kind) {
+        return Seal::No;
+    }
+    let sealed = up.seal_key.and_then(|key| seal::seal(key, &shared.me, peer, item));
+    if sealed.is_none() {
+        let (id, kind) = (&obligation.id, &obligation.kind);
+        tracing::warn!(%peer, %id, %kind, "not sent: it must be sealed, and the peer has no key");
+    }
+    sealed.map_or(Seal::Impossible, Seal::Done)
 }
 
 /// An ack waits for its track. One too many is dropped: the obligation will be offered again, and acked.

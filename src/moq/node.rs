@@ -2,6 +2,7 @@
 
 use super::custody::Shared;
 use super::fanout::{Groups, Hop};
+use super::seal::SealKey;
 use super::session::{self, With};
 use super::sign::Signatures;
 use super::watch::Watched;
@@ -98,11 +99,14 @@ impl Moq {
             value: Some(Bytes::copy_from_slice(&boot.to_be_bytes())),
         };
         storage.commit(&[write], true)?;
+        let sealed = config.kinds.iter().filter(|(_, kind)| kind.seal);
         let shared = Arc::new(Shared {
             me: config.id.clone(),
             signatures: Signatures::new(dial.tls.clone())?,
             groups: Groups::new(Signatures::new(dial.tls.clone())?),
             members: members(&config.groups),
+            seal_key: SealKey::generate().map_err(TlsError::from)?,
+            sealed: sealed.map(|(kind, _)| kind.clone()).collect(),
             watched: Watched {
                 store: storage,
                 peers: config.peers.iter().map(|peer| peer.id.clone()).collect(),

@@ -35,7 +35,7 @@ pub fn python_312(name: &str, packages: &[&str], modules: &str, constraints: &st
     environment("3.12", find_312, name, packages, modules, constraints)
 }
 
-fn find_312() -> Result<PathBuf, String> {
+pub fn find_312() -> Result<PathBuf, String> {
     let mut programs: Vec<PathBuf> =
         ["python3.14", "python3.13", "python3.12", "python3"].map(PathBuf::from).to_vec();
     let pyenv = std::env::var_os("PYENV_ROOT").map(PathBuf::from);

@@ -3,12 +3,15 @@
 use crate::common::relay::{Kind, Relay};
 use crate::common::*;
 use abhyasa::config::NodeConfig;
+use abhyasa::demo::api::{nano, text};
+use abhyasa::demo::stage::{ALICE, BOB, Stage};
 use abhyasa::loopback::free_address;
 use abhyasa::node::{Node, NodeHandle};
 use proto::custodian::Draft;
 use proto::fanout::GroupId;
 use proto::record::{Role, Terminal};
 use proto::track::GroupName;
+use std::path::Path;
 use std::time::Duration;
 
 const BY_MOQT: &str = "[moq]\nenabled = true\n";
@@ -135,6 +138,85 @@ async fn ab2_a_relay_that_dies_between_offer_and_ack_costs_a_retry_and_no_more()
         );
         a.stop().await.unwrap();
         b.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab3_a_target_killed_between_apply_and_ack_applies_once() {
+    for kind in Kind::all() {
+        let world = World::new();
+        let relay = Relay::start(&world, kind).await;
+        let program = Path::new(env!("CARGO_BIN_EXE_abhyasa"));
+        let mut stage = Stage::set(program, 1, "").await.unwrap();
+        stage.meet_at(&relay.url("/test"), &relay.ca).await.unwrap();
+        let mut deaths = 0;
+        // The process dies just after its n-th commit: as it starts, or with the effect durable and no ack sent.
+        for point in 1..=4 {
+            stage.bob.start(Some(&format!("abort-after@{point}"))).unwrap();
+            let correction = serde_json::json!({
+                "kind": BELIEF, "target": BOB,
+                "payload": { "weight_delta": -0.01, "weight_key": "route" },
+            });
+            let issued = stage.alice.api.issue(&correction).await.unwrap();
+            let ended = within(Duration::from_secs(60), "an end, or a death", async || {
+                let status = stage.alice.api.status(&issued.obligation_id).await.unwrap();
+                let ended = text(&status, "state") == "applied";
+                (ended || stage.bob.exited().unwrap().is_some()).then_some(ended)
+            });
+            if !ended.await {
+                deaths += 1;
+                stage.bob.start(None).unwrap();
+                stage.bob.ready().await.unwrap();
+            }
+            let end = stage.alice.api.ended(&issued.obligation_id, PATIENCE).await.unwrap();
+            assert_eq!(text(&end, "state"), "applied", "{kind:?} {point}");
+            let weight = stage.bob.api.weight("receiver", ALICE, "route").await.unwrap();
+            assert_eq!(weight, Some(nano(0.5) - point * nano(0.01)), "{kind:?} {point}: once each");
+            stage.bob.kill();
+        }
+        assert!(deaths >= 2, "{deaths} deaths");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab1_two_custodians_of_one_target_do_not_touch_each_other() {
+    for kind in Kind::all() {
+        let world = World::new();
+        let relay = Relay::start(&world, kind).await;
+        let relays = format!(
+            "[[relays]]\nname = \"r\"\nurl = \"{}\"\nca = \"{}\"\n",
+            relay.url("/test"),
+            relay.ca.display()
+        );
+        let with = |name| format!("{}relay = \"r\"\n", peer_toml(name, None));
+        let alice = start(world.config("alice", &format!("{relays}{}", with("bob")))).await;
+        let carol = start(world.config("carol", &format!("{relays}{}", with("bob")))).await;
+        let both = format!("{relays}{}{}", with("alice"), with("carol"));
+        let bob = start(world.config("bob", &both)).await;
+        connected(&bob.handle(), 2).await;
+        connected(&alice.handle(), 1).await;
+        connected(&carol.handle(), 1).await;
+        // The same ids, scopes and keys from both.
+        for n in 0..50 {
+            for node in [&alice, &carol] {
+                issue(&node.handle(), revoke(&format!("r{n}"), "bob", &format!("s{n}"))).await;
+            }
+            issue(&alice.handle(), move_weight(&format!("w{n}"), "bob", "route", -0.001)).await;
+        }
+        issue(&carol.handle(), move_weight("w0", "bob", "route", -0.002)).await;
+        for n in 0..50 {
+            for node in [&alice, &carol] {
+                ends(&node.handle(), &format!("r{n}"), Terminal::Applied).await;
+            }
+            ends(&alice.handle(), &format!("w{n}"), Terminal::Applied).await;
+        }
+        ends(&carol.handle(), "w0", Terminal::Applied).await;
+        let at_bob = |issuer| weight(bob.handle().store(), Role::Receiver, issuer, "route");
+        assert_eq!(at_bob("alice"), Some(450_000_000), "{kind:?}");
+        assert_eq!(at_bob("carol"), Some(498_000_000), "{kind:?}");
+        for node in [alice, bob, carol] {
+            node.stop().await.unwrap();
+        }
     }
 }
 

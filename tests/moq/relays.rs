@@ -85,3 +85,18 @@ async fn a_relay_that_is_not_there_is_said_to_lack_everything() {
     assert!(said.contains(&("", "NEEDED")), "{text}");
     assert!(said.contains(&("unknown-namespace", "not asked")), "{text}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_demo_keeps_its_promises_through_a_relay() {
+    for kind in Kind::all() {
+        let program = kind.program().unwrap();
+        let mut demo = Command::new(env!("CARGO_BIN_EXE_abhyasa"));
+        let played = demo.args(["demo", "--json", "--relay-program"]).arg(&program).output();
+        let played = played.unwrap();
+        let told: Value = serde_json::from_slice(&played.stdout).unwrap();
+        assert!(played.status.success(), "{told}");
+        let last = told["scenarios"].as_array().unwrap().last().unwrap();
+        assert_eq!(last["name"], "relay_killed", "{told}");
+        assert_eq!(last["relay"], program.file_name().unwrap().to_str().unwrap(), "{told}");
+    }
+}

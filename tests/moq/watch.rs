@@ -4,7 +4,7 @@ use crate::common::relay::{Kind, Relay};
 use crate::common::*;
 use abhyasa::loopback::free_address;
 use abhyasa::node::NodeHandle;
-use proto::record::Terminal;
+use proto::record::{Role, Terminal};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -177,5 +177,46 @@ async fn lines_published_by_hand_are_read_by_hand() {
         }
         drop(stdin);
         assert!(publisher.wait().await.unwrap().success(), "{kind:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sealed_is_applied_and_no_relay_reads_it() {
+    for seal in [false, true] {
+        let world = World::new();
+        let relay = Relay::start(&world, Kind::Aiomoqt).await;
+        let (url, ca) = (relay.url("/test"), relay.ca.to_str().unwrap());
+        let of = |peer| {
+            let relays = format!("[[relays]]\nname = \"r\"\nurl = \"{url}\"\nca = \"{ca}\"\n");
+            let kinds = format!("[kinds.\"{CONSENT}\"]\nseal = {seal}\n");
+            format!("{kinds}{relays}{}relay = \"r\"\n", peer_toml(peer, None))
+        };
+        let alice = start(world.config("alice", &of("bob"))).await;
+        let bob = start(world.config("bob", &of("alice"))).await;
+        connected(&alice.handle(), 1).await;
+        connected(&bob.handle(), 1).await;
+        // What anybody sees who has the path of the relay.
+        let to_bob = proto::track::Track::To(id("bob")).name();
+        let args = [&url, &to_bob, "--of", id("alice").as_str(), "--ca", ca].map(str::to_owned);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let mut spy = Sub::start(&args, &world.path().join("none.toml"));
+        let mut seen = String::new();
+        for n in 0.. {
+            issue(&alice.handle(), revoke(&format!("r{n}"), "bob", "calendar")).await;
+            ends(&alice.handle(), &format!("r{n}"), Terminal::Applied).await;
+            // It begins to see at some time.
+            let next = tokio::time::timeout(std::time::Duration::from_millis(500), spy.next());
+            if let Ok(object) = next.await {
+                seen = object["items"].to_string();
+                break;
+            }
+            assert!(n < 60, "the spy sees nothing");
+        }
+        assert_eq!(granted(bob.handle().store(), Role::Receiver, "alice", "calendar"), Some(false));
+        let clear: String = "calendar".bytes().map(|byte| format!("{byte:02x}")).collect();
+        let readable = seen.contains(&clear) || seen.contains("calendar");
+        assert_eq!(readable, !seal, "seal = {seal}: {seen}");
+        alice.stop().await.unwrap();
+        bob.stop().await.unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Random documents, within the limits.
 
 use abhyasa_proto::ack::{AckRun, AckStatus, CustodyAck, Reason, RefRange};
-use abhyasa_proto::batch::{Audience, Batch, Content, Hello, Refusal, Statement};
+use abhyasa_proto::batch::{Audience, Batch, Content, Hello, Refusal, Sealed, Statement};
 use abhyasa_proto::fanout::{GroupId, Template};
 use abhyasa_proto::frame::{Frame, HelloLimits, RefuseCode};
 use abhyasa_proto::id::IdError;
@@ -277,6 +277,8 @@ pub fn document() -> impl Strategy<Value = (&'static str, Bytes)> {
         1 => statement().prop_map(|statement| ("statement", statement.encode())),
         1 => hello().prop_map(|hello| ("batch-hello", hello.encode())),
         1 => refusal().prop_map(|refusal| ("batch-refusal", refusal.encode())),
+        1 => (any::<[u8; 32]>(), vec(any::<u8>(), 17..60))
+            .prop_map(|(enc, text)| ("sealed", Sealed { enc, text: text.into() }.encode())),
         1 => template().prop_map(|template| ("template", template.encode())),
     ]
 }

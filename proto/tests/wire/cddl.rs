@@ -3,6 +3,7 @@
 use super::diag::{encode, value};
 use super::{recode, samples};
 use abhyasa_proto::ack::{AckStatus, REFS_COUNT_MAX, Reason};
+use abhyasa_proto::batch::SEALED_LEN_MAX;
 use abhyasa_proto::fanout::GROUP_ID_LEN_MAX;
 use abhyasa_proto::frame::{FEATURES_COUNT_MAX, Frame, RefuseCode};
 use abhyasa_proto::limits::{
@@ -141,6 +142,7 @@ fn wr1_schema_and_decoder_have_the_same_limits() {
     let batch_hello = named("batch-hello-seal");
     let refusal = named("bd1-batch-refusal");
     let template = named("group-template");
+    let sealed = named("sealed");
     let bytes = |len| Value::Bytes(vec![7; len]);
     let items = |len| Value::Array(vec![bytes(1); len]);
     for (rule, of, path, within, beyond) in [
@@ -184,6 +186,9 @@ fn wr1_schema_and_decoder_have_the_same_limits() {
         ("batch-refusal", &refusal, &[1, 0, 1], 4094.into(), 4097.into()),
         ("batch-refusal", &refusal, &[1, 1, 0], 4095.into(), 4096.into()),
         ("batch-refusal", &refusal, &[2], 5.into(), 6.into()),
+        ("sealed", &sealed, &[0], bytes(32), bytes(31)),
+        ("sealed", &sealed, &[1], bytes(17), bytes(16)),
+        ("sealed", &sealed, &[1], bytes(SEALED_LEN_MAX), bytes(SEALED_LEN_MAX + 1)),
         ("template", &template, &[0], text(GROUP_ID_LEN_MAX), text(GROUP_ID_LEN_MAX + 1)),
         (
             "template",

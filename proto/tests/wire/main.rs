@@ -18,7 +18,7 @@ mod samples;
 mod vectors;
 
 use abhyasa_proto::ack::CustodyAck;
-use abhyasa_proto::batch::{Batch, Hello, Refusal, Statement};
+use abhyasa_proto::batch::{Batch, Hello, Refusal, Sealed, Statement};
 use abhyasa_proto::cbor::CborError;
 use abhyasa_proto::fanout::Template;
 use abhyasa_proto::frame::Frame;
@@ -38,6 +38,7 @@ pub fn recode(rule: &str, bytes: &Bytes) -> Result<Bytes, CborError> {
         "batch" => Batch::decode(bytes).map(|batch| batch.encode()),
         "statement" => Statement::decode(bytes).map(|statement| statement.encode()),
         "batch-hello" => Hello::decode(bytes).map(|hello| hello.encode()),
+        "sealed" => Sealed::decode(bytes).map(|sealed| sealed.encode()),
         "batch-refusal" => Refusal::decode(bytes).map(|refusal| refusal.encode()),
         "template" => Template::decode(bytes).map(|template| template.encode()),
         _ => panic!("{rule} is no rule of the schema"),

@@ -23,7 +23,7 @@ use std::sync::LazyLock;
 static SCHEMA: LazyLock<Schema> = LazyLock::new(Schema::load);
 
 /// What can be decoded by itself.
-pub const RULES: [&str; 10] = [
+pub const RULES: [&str; 11] = [
     "frame",
     "obligation",
     "custody-ack",
@@ -33,6 +33,7 @@ pub const RULES: [&str; 10] = [
     "statement",
     "batch-hello",
     "batch-refusal",
+    "sealed",
     "template",
 ];
 

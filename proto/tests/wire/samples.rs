@@ -1,7 +1,7 @@
 //! Documents of every type, as the golden vectors hold them.
 
 use abhyasa_proto::ack::{AckRun, AckStatus, CustodyAck, Reason, RefRange};
-use abhyasa_proto::batch::{Audience, Batch, Content, Hello, Refusal, Statement};
+use abhyasa_proto::batch::{Audience, Batch, Content, Hello, Refusal, Sealed, Statement};
 use abhyasa_proto::cbor::Writer;
 use abhyasa_proto::fanout::{GroupId, Template};
 use abhyasa_proto::frame::{Frame, HelloLimits, RefuseCode, VERSION};
@@ -169,6 +169,12 @@ fn batches() -> Vec<Sample> {
     };
     let signed = Bytes::from_static(b"a COSE_Sign1");
     vec![
+        Sample(
+            "sealed",
+            "sealed",
+            "An obligation that only its target reads.",
+            Sealed { enc: [7; 32], text: Bytes::from_static(&[8; 40]) }.encode(),
+        ),
         Sample(
             "batch-offers",
             "batch",
