@@ -5,7 +5,7 @@
 //! is durable before it leaves, so a restart loses no task, no event and no notification.
 //!
 //! ```text
-//!  rpc, quic ─► dispatch ─► operations ─► tasks ─► log: one commit, one sync ─► streams, webhooks, answers
+//!  rpc, quic, moqt ─► dispatch ─► operations ─► tasks ─► log: one commit, one sync ─► streams, webhooks, answers
 //!    rest ──────────────────────▲           ▲                                  (read what is durable)
 //!  (bytes)                                  └── backend (echo, proxy), obligation: one turn at a time
 //! ```
@@ -18,6 +18,7 @@ pub(crate) mod http;
 mod jobs;
 mod keys;
 mod log;
+pub(crate) mod moqt;
 mod obligation;
 mod operations;
 pub(crate) mod parameters;
@@ -34,9 +35,10 @@ mod types;
 use crate::binding::http::HttpPeers;
 use crate::calls::Calls;
 use crate::clock::Clock;
-use crate::config::{A2aAgent, NodeConfig};
+use crate::config::{A2aAgent, AgentOver, NodeConfig};
 use crate::driver::DriverError;
 use crate::gate::{Gate, Refusal, Wanted};
+use crate::peers::Dial;
 use crate::store::SideStore;
 use backend::{Agent, Backend, Echo, Proxy, Turn, agent_says, fail};
 use fault::Fault;
@@ -125,6 +127,8 @@ pub(crate) struct Around {
     pub(crate) peers: Arc<HttpPeers>,
     /// Calls of other nodes.
     pub(crate) calls: Arc<Calls>,
+    /// Connections with them that are no calls.
+    pub(crate) dial: Dial,
     pub(crate) gate: Arc<Gate>,
     /// Where other nodes call us.
     pub(crate) quic_address: SocketAddr,
@@ -143,6 +147,8 @@ pub(crate) struct A2a {
     jobs: Arc<Jobs>,
     keys: Keys,
     streams: Arc<Semaphore>,
+    /// Room for calls of peers that are not answered yet, in bytes.
+    asked: Arc<Semaphore>,
     canceling: Arc<Semaphore>,
     cards: card::Cards,
     failing: Failing,
@@ -164,7 +170,7 @@ impl A2a {
         store: SideStore,
         failed: oneshot::Sender<DriverError>,
     ) -> Result<Self, A2aError> {
-        let Around { config, clock, peers, calls, gate, quic_address } = around;
+        let Around { config, clock, peers, calls, dial, gate, quic_address } = around;
         let limits = &config.a2a;
         let hooks = Hooks::default();
         let failing = Failing::new(failed);
@@ -177,9 +183,17 @@ impl A2a {
         let agent = match agent {
             A2aAgent::Echo => None,
             A2aAgent::Http(url) => Some(Agent::http(url.clone(), silent_max, limits.task_len_max)?),
-            A2aAgent::Peer(peer) => {
-                Some(Agent::quic(calls, peer.clone(), silent_max, limits.task_len_max))
-            }
+            A2aAgent::Peer(peer) => Some(match limits.agent_over {
+                AgentOver::Quic => {
+                    Agent::quic(calls, peer.clone(), silent_max, limits.task_len_max)
+                }
+                AgentOver::Moqt => {
+                    let found = config.peers.iter().find(|known| known.id == *peer);
+                    let address = found.and_then(|known| known.address.as_ref());
+                    let address = address.map(|at| at.as_str().to_owned()).unwrap_or_default();
+                    Agent::moqt(dial, peer.clone(), address, silent_max, limits.task_len_max)
+                }
+            }),
         };
         let backend: Arc<dyn Backend> = match agent {
             None => Arc::new(Echo::new()),
@@ -189,6 +203,7 @@ impl A2a {
             push: Push::new(tasks.clone(), hooks, clock.clone(), limits.clone())?,
             obligations: Obligations::new(tasks.clone(), peers, clock.clone()),
             streams: Arc::new(Semaphore::new(limits.streams_max.min(Semaphore::MAX_PERMITS))),
+            asked: Arc::new(Semaphore::new(quic::ASKED_LEN_MAX)),
             canceling: Arc::new(Semaphore::new(CANCELING_MAX)),
             cards: card::Cards::default(),
             keys: Keys::new(),

@@ -27,8 +27,8 @@ pub use secret::{
     SECRET_FILE_LEN_MAX, SecretError, TOKEN_LEN_MAX, TOKEN_LEN_MIN, read_secret, read_token,
 };
 pub use sections::{
-    A2aConfig, ApiConfig, Congestion, CustodyConfig, EscalationConfig, LogConfig, LogFormat,
-    McpConfig, QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
+    A2aConfig, AgentOver, ApiConfig, Congestion, CustodyConfig, EscalationConfig, LogConfig,
+    LogFormat, McpConfig, QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
 };
 
 use error::Fault;
@@ -194,6 +194,13 @@ impl File {
             let what = format!("agent is {id}, which is no peer with an address");
             let fix = "use \"echo\", a URL, or the id of a [[peers]] table that has an address";
             return Err(Fault::new(["a2a", "agent"], what, fix));
+        }
+        if self.a2a.agent_over != AgentOver::Quic
+            && !matches!(self.a2a.agent, Some(A2aAgent::Peer(_)))
+        {
+            let what = "agent_over says how a peer is called, and agent is none".to_owned();
+            let fix = "leave agent_over out, or set agent to the id of a peer";
+            return Err(Fault::new(["a2a", "agent_over"], what, fix));
         }
         let listed = peers.iter().map(|peer| peer.id.clone()).collect();
         Ok(NodeConfig {

@@ -18,8 +18,9 @@ mod sign;
 mod track;
 mod watch;
 
-pub(crate) use link::{Link, LinkError};
+pub(crate) use link::{Link, LinkError, Requests};
 pub(crate) use session::Fronts;
+pub(crate) use track::{Incoming, Outgoing, TrackError, object};
 
 use moq_transport::coding::TrackNamespace;
 use std::time::Duration;
@@ -57,4 +58,4 @@ pub(crate) fn namespace<T: AsRef<str>>(fields: &[T]) -> TrackNamespace {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

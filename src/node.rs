@@ -3,6 +3,7 @@
 //! What is outside can be replaced: the UDP socket and runtime, the clock, the store and the seed
 //! are given to [`Builder`]; production passes the real ones.
 
+use crate::a2a::moqt::Front;
 use crate::a2a::{A2a, A2aError, Around};
 use crate::api::h3::EXCESSIVE_LOAD;
 use crate::binding::http::HttpPeers;
@@ -352,7 +353,7 @@ impl Builder {
         let moq = if moq_wanted {
             let around = MoqAround {
                 config: config.clone(),
-                dial,
+                dial: dial.clone(),
                 backoff: dialer.backoff,
                 seed,
                 router: router.clone(),
@@ -373,6 +374,7 @@ impl Builder {
                     clock: clock.clone(),
                     peers: http.clone(),
                     calls: peer_calls,
+                    dial,
                     gate: gate.clone(),
                     quic_address,
                 };
@@ -403,7 +405,8 @@ impl Builder {
             quic_address,
         };
         let per_peer_max = handle.config.quic.connections_per_peer_max;
-        let mut fronts = Fronts::default();
+        let front = |a2a: &Arc<A2a>| Front { a2a: a2a.clone(), stop: stopping.clone() };
+        let mut fronts = Fronts { mcp: None, a2a: handle.a2a.as_ref().map(front) };
         if let Some(incoming) = mcp_calls {
             let bridge = Arc::new(Bridge::new(handle.clone(), gate, stopping.clone()));
             fronts.mcp = Some(bridge.clone());

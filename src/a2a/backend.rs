@@ -84,8 +84,14 @@ impl Turn {
     }
 
     /// Makes changes durable, and then visible.
+    ///
+    /// # Errors
+    /// A later message has taken the place of this one's: it may be taken, and not durable and known yet.
     pub(crate) async fn tell(&self, edit: impl FnOnce(&mut Edit)) -> Result<(), Fault> {
         let change = |change: &mut Edit| {
+            if change.record.turn != self.record.turn {
+                return Err(Fault::no_task(&self.record.task.id)); // nobody is told: the turn is over
+            }
             edit(change);
             Ok(())
         };

@@ -2,6 +2,7 @@
 //! are carried here under custody.
 
 use super::A2a;
+use super::moqt;
 use super::obligation::URI;
 use super::quic::BINDING;
 use axum::http::HeaderMap;
@@ -48,25 +49,28 @@ impl A2a {
         base
     }
 
-    /// Where peers call us over native QUIC.
-    fn quic_url(&self) -> String {
+    /// Where peers call us over native QUIC, host and port.
+    fn quic_authority(&self) -> String {
         let port = self.quic_address.port();
         match self.config.a2a.public_url.as_ref().and_then(|url| url.url().host_str()) {
-            Some(host) => format!("quic://{host}:{port}"),
-            None => format!("quic://{}", self.quic_address),
+            Some(host) => format!("{host}:{port}"),
+            None => self.quic_address.to_string(),
         }
     }
 
     /// What we can do for `peer`, or for anybody.
     pub(crate) async fn card(&self, peer: Option<&AgentId>) -> Value {
         let profile = self.backend.profile().await;
-        let base = self.base();
+        let (base, at) = (self.base(), self.quic_authority());
         let interface = |url: String, binding: &str| json!({ "url": url, "protocolBinding": binding, "protocolVersion": "1.0" });
-        let interfaces = [
+        let mut interfaces = vec![
             interface(format!("{base}a2a"), "JSONRPC"),
             interface(format!("{base}a2a/rest"), "HTTP+JSON"),
-            interface(self.quic_url(), BINDING),
+            interface(format!("quic://{at}"), BINDING),
         ];
+        if self.config.moq.enabled {
+            interfaces.push(interface(format!("moqt://{at}/"), moqt::BINDING));
+        }
         let mut extensions = vec![json!({
             "uri": URI,
             "description": "Obligations under custody: each ends applied, declined or escalated, and is never silently lost.",
@@ -135,13 +139,20 @@ impl A2a {
         })
     }
 
-    /// The public card, or 304 for who has it (A2A §8.6.1).
-    pub(crate) async fn card_response(&self, asked: &HeaderMap) -> Response {
+    /// The public card, its tag, and since when it is so in Unix milliseconds.
+    pub(crate) async fn card_now(&self) -> (String, String, u64) {
         let body = self.card(None).await.to_string();
         let hash: String =
             Sha256::digest(&body).iter().take(16).map(|b| format!("{b:02x}")).collect();
         let tag = format!("\"{hash}\"");
-        let modified = http_date(self.cards.since(&tag, self.clock.now().as_ms()));
+        let since = self.cards.since(&tag, self.clock.now().as_ms());
+        (body, tag, since)
+    }
+
+    /// The public card, or 304 for who has it (A2A §8.6.1).
+    pub(crate) async fn card_response(&self, asked: &HeaderMap) -> Response {
+        let (body, tag, since) = self.card_now().await;
+        let modified = http_date(since);
         let text = |name| asked.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         // RFC 9110 §13.2.2: a tag that is given decides alone.
         let fresh = match text(IF_NONE_MATCH) {

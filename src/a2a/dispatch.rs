@@ -3,12 +3,22 @@
 use super::A2a;
 use super::fault::{Fault, Kind};
 use super::operations::Caller;
+use super::parameters::{check_version, extensions};
 use super::record::json;
 use super::stream::Events;
 use super::types::{SendRequest, StreamResponse};
+use proto::id::AgentId;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use tokio::sync::watch::Receiver;
+
+/// The call for the public agent card, which is at a well-known place over HTTP. It is no operation
+/// of A2A: neither a version nor an extension is asked for, since who reads the card learns them.
+pub(crate) const GET_CARD: &str = "GetAgentCard";
+/// Names of the members beside those of JSON-RPC, where there are no headers.
+pub(crate) const PARAMETERS: &str = "a2a-service-parameters";
+pub(crate) const EVENT: &str = "event";
 
 /// One call, taken apart.
 #[derive(Debug, PartialEq)]
@@ -85,6 +95,58 @@ impl Call {
         };
         Ok(Self { id, method, params })
     }
+
+    /// Whether it is answered by events.
+    pub(crate) fn streams(&self) -> bool {
+        ["SendStreamingMessage", "SubscribeToTask"].contains(&self.method.as_str())
+    }
+}
+
+/// One call with the service parameters beside it, where there are no headers.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) call: Call,
+    parameters: BTreeMap<String, String>,
+}
+
+impl Asked {
+    pub(crate) fn read(line: &[u8], told: Told) -> Result<Self, Unread> {
+        let mut request = object(line)?;
+        let beside = request.remove(PARAMETERS);
+        let call = Call::of(request, told)?;
+        let wrong = |what| wrong(call.id.clone(), what);
+        let mut parameters = BTreeMap::new();
+        match beside {
+            None => {}
+            Some(Value::Object(members)) => {
+                for (name, value) in members {
+                    let Value::String(value) = value else {
+                        return Err(wrong("a service parameter must be a string"));
+                    };
+                    // Names are the same in either case (A2A §3.2.6).
+                    if parameters.insert(name.to_ascii_lowercase(), value).is_some() {
+                        return Err(wrong("a service parameter is there twice"));
+                    }
+                }
+            }
+            Some(_) => return Err(wrong("a2a-service-parameters must be an object")),
+        }
+        Ok(Self { call, parameters })
+    }
+
+    fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters.get(name).map(String::as_str)
+    }
+}
+
+/// A call that was answered.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    /// The id that it came with.
+    pub(crate) id: Value,
+    /// What is said beside the first result.
+    pub(crate) beside: Map<String, Value>,
+    pub(crate) answer: Result<Answer, Fault>,
 }
 
 /// What a call comes to.
@@ -101,6 +163,38 @@ fn read<T: DeserializeOwned>(params: Value) -> Result<T, Fault> {
 }
 
 impl A2a {
+    /// Answers a peer whose call came without headers.
+    pub(crate) async fn answer(
+        &self,
+        peer: AgentId,
+        asked: Asked,
+        stop: &Receiver<bool>,
+    ) -> Answered {
+        let version = asked.parameter("a2a-version").map(str::to_owned);
+        let caller = Caller {
+            peer: Some(peer),
+            extensions: extensions(asked.parameter("a2a-extensions").into_iter()),
+            last_event: asked.parameter("last-event-id").and_then(|text| text.parse().ok()),
+            key: asked.parameter("idempotency-key").map(str::to_owned),
+        };
+        let Call { id, method, params } = asked.call;
+        let answer = async {
+            if method == GET_CARD {
+                return Ok(Answer::Whole(json(&self.card(None).await)));
+            }
+            check_version(version.as_deref())?;
+            self.check_extensions(&caller).await?;
+            self.dispatch(&caller, &method, params, stop).await
+        };
+        let answer = answer.await;
+        let mut beside = Map::new();
+        let active = self.active(&caller).await;
+        if !active.is_empty() {
+            beside.insert(PARAMETERS.to_owned(), json!({ "A2A-Extensions": active.join(",") }));
+        }
+        Answered { id, beside, answer }
+    }
+
     /// Does what a call asks for. A blocking one is answered early when `stop` says so.
     pub(crate) async fn dispatch(
         &self,
@@ -179,6 +273,25 @@ mod tests {
             "jsonrpc": "2.0", "id": 1, "event": 8, "a\"b": { "c": "d" }, "result": null
         });
         assert_eq!(parsed, whole);
+    }
+
+    #[test]
+    fn parameters_are_strings_whose_names_have_no_case() {
+        let read = |beside: Value| {
+            let line = json!({ "method": "M", "id": 7, PARAMETERS: beside }).to_string();
+            Asked::read(line.as_bytes(), Told::ByStream)
+        };
+        let asked = read(json!({ "A2A-Version": "1.0", "X": "y" })).unwrap();
+        assert_eq!(
+            (asked.parameter("a2a-version"), asked.parameter("x")),
+            (Some("1.0"), Some("y"))
+        );
+        assert_eq!(asked.parameter("a2a-extensions"), None);
+        for wrong in [json!([]), json!("a"), json!({ "a": 1 }), json!({ "A": "1", "a": "1" })] {
+            let Unread { id, fault } = read(wrong).unwrap_err();
+            assert_eq!((id, fault.kind), (json!(7), Kind::InvalidRequest));
+        }
+        assert!(Asked::read(br#"{"method":"M"}"#, Told::ByStream).is_ok());
     }
 
     #[test]

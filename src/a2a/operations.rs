@@ -397,6 +397,19 @@ impl A2a {
         }
     }
 
+    /// A task for who follows it without a call: whole, and then what comes of it, if anything does.
+    pub(crate) fn follow(&self, caller: &Caller, task: &str) -> Result<Events, Fault> {
+        let scope = caller.scope("")?;
+        let place = self.stream_place()?;
+        match self.tasks.live_of(&scope, task)? {
+            Some(live) => Events::of(self.tasks.clone(), &live, Start::Now, place),
+            None => {
+                let record = self.tasks.read_of(&scope, task)?;
+                Ok(Events::of_ended(self.tasks.clone(), record, Start::Now, place))
+            }
+        }
+    }
+
     /// `SubscribeToTask` (A2A §3.1.6). With a cursor it goes on behind that event, and then also a
     /// task that ended meanwhile tells its end.
     pub(crate) async fn subscribe(

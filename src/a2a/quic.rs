@@ -3,17 +3,13 @@
 //! to go on from.
 
 use super::A2a;
-use super::dispatch::{Answer, Call, Told, Unread, object, refusal, response, wrong};
+use super::dispatch::{Answer, Answered, Asked, EVENT, Told, Unread, refusal, response};
 use super::fault::{Fault, Kind};
-use super::operations::Caller;
-use super::parameters::{check_version, extensions};
-use super::record::json;
 use super::stream;
 use crate::calls::{self, Code, Incoming, LineError, Lines, Serving};
 use proto::id::AgentId;
 use quinn::{RecvStream, SendStream, StoppedError, VarInt};
-use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use serde_json::{Map, Value};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,19 +18,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 /// This binding on agent cards (A2A §5.8). A change that breaks clients needs another.
 pub(crate) const BINDING: &str =
     "https://ravikiran438.github.io/abhyasa-protocol/bindings/a2a-quic/v1";
-/// The call for the public agent card, which is at a well-known place over HTTP. It is no operation
-/// of A2A: neither a version nor an extension is asked for, since who reads the card learns them.
-pub(crate) const GET_CARD: &str = "GetAgentCard";
-/// Names of the members of a line beside those of JSON-RPC.
-pub(crate) const PARAMETERS: &str = "a2a-service-parameters";
-pub(crate) const EVENT: &str = "event";
-
 /// How long the line that asks may take from its first byte to its last.
-const ASKING_TIME_MAX: Duration = Duration::from_secs(30);
+pub(crate) const ASKING_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long who asked may take to take a line of the answer.
-const TAKING_TIME_MAX: Duration = Duration::from_secs(30);
+pub(crate) const TAKING_TIME_MAX: Duration = Duration::from_secs(30);
 /// Bytes of calls that are not answered yet, of all connections; a further one is refused.
-const ASKED_LEN_MAX: usize = 128 * 1024 * 1024;
+pub(crate) const ASKED_LEN_MAX: usize = 128 * 1024 * 1024;
 
 impl A2a {
     /// Serves calls until the server stops; then lets those in progress end.
@@ -43,7 +32,7 @@ impl A2a {
         serving: Serving,
         incoming: mpsc::Receiver<Incoming>,
     ) {
-        let room = Arc::new(Semaphore::new(ASKED_LEN_MAX));
+        let room = self.asked.clone();
         let server = Arc::new(Server { a2a: self, serving: serving.clone(), room });
         let call = move |peer, send, recv| server.clone().call(peer, send, recv);
         serving.calls(incoming, call).await;
@@ -56,43 +45,6 @@ struct Server {
     serving: Serving,
     /// Room for what was asked and is not answered, in bytes.
     room: Arc<Semaphore>,
-}
-
-/// One call with what came beside it.
-#[derive(Debug)]
-struct Asked {
-    call: Call,
-    parameters: BTreeMap<String, String>,
-}
-
-impl Asked {
-    fn read(line: &[u8]) -> Result<Self, Unread> {
-        let mut request = object(line)?;
-        let beside = request.remove(PARAMETERS);
-        let call = Call::of(request, Told::ByStream)?;
-        let wrong = |what| wrong(call.id.clone(), what);
-        let mut parameters = BTreeMap::new();
-        match beside {
-            None => {}
-            Some(Value::Object(members)) => {
-                for (name, value) in members {
-                    let Value::String(value) = value else {
-                        return Err(wrong("a service parameter must be a string"));
-                    };
-                    // Names are the same in either case (A2A §3.2.6).
-                    if parameters.insert(name.to_ascii_lowercase(), value).is_some() {
-                        return Err(wrong("a service parameter is there twice"));
-                    }
-                }
-            }
-            Some(_) => return Err(wrong("a2a-service-parameters must be an object")),
-        }
-        Ok(Self { call, parameters })
-    }
-
-    fn parameter(&self, name: &str) -> Option<&str> {
-        self.parameters.get(name).map(String::as_str)
-    }
 }
 
 impl Server {
@@ -129,33 +81,14 @@ impl Server {
         held: Option<OwnedSemaphorePermit>,
         send: &mut SendStream,
     ) -> Result<(), Code> {
-        let asked = match line.map_err(Unread::from).and_then(|line| Asked::read(&line)) {
+        let read = |line: Vec<u8>| Asked::read(&line, Told::ByStream);
+        let asked = match line.map_err(Unread::from).and_then(read) {
             Ok(asked) => asked,
             Err(Unread { id, fault }) => return tell(send, refusal(&id, &fault)).await,
         };
-        let version = asked.parameter("a2a-version").map(str::to_owned);
-        let caller = Caller {
-            peer: Some(peer),
-            extensions: extensions(asked.parameter("a2a-extensions").into_iter()),
-            last_event: asked.parameter("last-event-id").and_then(|text| text.parse().ok()),
-            key: asked.parameter("idempotency-key").map(str::to_owned),
-        };
-        let Call { id, method, params } = asked.call;
-        let answer = async {
-            if method == GET_CARD {
-                return Ok(Answer::Whole(json(&self.a2a.card(None).await)));
-            }
-            check_version(version.as_deref())?;
-            self.a2a.check_extensions(&caller).await?;
-            self.a2a.dispatch(&caller, &method, params, &self.serving.stop).await
-        };
-        let answer = answer.await;
+        let Answered { id, beside, answer } =
+            self.a2a.answer(peer, asked, &self.serving.stop).await;
         drop(held);
-        let mut beside = Map::new();
-        let active = self.a2a.active(&caller).await;
-        if !active.is_empty() {
-            beside.insert(PARAMETERS.to_owned(), json!({ "A2A-Extensions": active.join(",") }));
-        }
         match answer {
             Ok(Answer::Whole(result)) => tell(send, response(&id, &beside, &result)).await,
             Ok(Answer::Events(events)) => self.stream(&id, beside, *events, send).await,
@@ -246,28 +179,4 @@ fn stop(recv: &mut RecvStream, code: Code) {
 
 fn reset(send: &mut SendStream, code: Code) {
     let _ = send.reset(code.into()); // an error: the same
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parameters_are_strings_whose_names_have_no_case() {
-        let read = |beside: Value| {
-            let line = json!({ "method": "M", "id": 7, PARAMETERS: beside }).to_string();
-            Asked::read(line.as_bytes())
-        };
-        let asked = read(json!({ "A2A-Version": "1.0", "X": "y" })).unwrap();
-        assert_eq!(
-            (asked.parameter("a2a-version"), asked.parameter("x")),
-            (Some("1.0"), Some("y"))
-        );
-        assert_eq!(asked.parameter("a2a-extensions"), None);
-        for wrong in [json!([]), json!("a"), json!({ "a": 1 }), json!({ "A": "1", "a": "1" })] {
-            let Unread { id, fault } = read(wrong).unwrap_err();
-            assert_eq!((id, fault.kind), (json!(7), Kind::InvalidRequest));
-        }
-        assert!(Asked::read(br#"{"method":"M"}"#).is_ok());
-    }
 }

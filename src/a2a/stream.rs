@@ -103,7 +103,17 @@ impl Events {
         self.ready.push_back((told, last));
     }
 
-    /// The next event, as soon as it is durable. `None` after the last.
+    /// The task they are of.
+    pub(crate) fn task(&self) -> &str {
+        &self.task
+    }
+
+    /// Whether the last was told.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The next event, as soon as it is durable. `None` after the last. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Told>, ReadError> {
         loop {
             if self.over {

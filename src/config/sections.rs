@@ -173,6 +173,9 @@ section! {
         /// your agent serves its /.well-known/agent-card.json; the id of a peer with an address is the
         /// agent behind that peer's node, called over QUIC.
         agent: Option<A2aAgent> = None;
+        /// How the node of a peer is called that agent names: "quic", a stream for each call, or "moqt", where
+        /// it has [moq] enabled.
+        agent_over: AgentOver = AgentOver::Quic;
         /// Name on the agent card.
         name: String = "abhyasa node".into();
         /// What the agent card says of us.
@@ -273,6 +276,16 @@ pub enum Congestion {
     Bbr,
     /// By loss (RFC 9438).
     Cubic,
+}
+
+/// How the node of a peer is called whose agent is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AgentOver {
+    /// Native QUIC (docs/a2a-quic.md).
+    Quic,
+    /// MOQT (docs/a2a-moqt.md).
+    Moqt,
 }
 
 /// Form of the log lines.

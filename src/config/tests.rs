@@ -160,6 +160,7 @@ fn settings_that_contradict_each_other_are_refused() {
         ("[custody]\npending_max = 5", 3, "pending_per_peer_max is 2000000"),
         ("[a2a]\nretention_seconds = 60", 3, "push_give_up_seconds is 259200"),
         ("[a2a]\nagent = \"ehco\"", 4, "ehco, which is no peer"),
+        ("[a2a]\nagent_over = \"moqt\"", 4, "agent is none"),
         ("[weights]\ninitial = 2.0", 3, "initial 2"),
         ("[weights]\nmin = 1e-12", 4, "weight"),
         ("[log]\nfilter = \"abhyasa=loud\"", 4, "not usable"),

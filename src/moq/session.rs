@@ -7,6 +7,7 @@ use super::link::{Link, LinkEnd, LinkError, Requests};
 use super::sign::Opened;
 use super::track::{Incoming, Outgoing};
 use super::{PREFIXES_MAX, mcp, namespace, watch};
+use crate::a2a::moqt::{Front, Inboxes, is_inbox};
 use crate::bridge::Bridge;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -58,6 +59,7 @@ pub(crate) struct With {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fronts {
     pub(crate) mcp: Option<Arc<Bridge>>,
+    pub(crate) a2a: Option<Front>,
 }
 
 struct Session {
@@ -67,6 +69,7 @@ struct Session {
     epoch: Epoch,
     peers: HashMap<AgentId, mpsc::Sender<Told>>,
     watchers: Arc<Semaphore>,
+    agent: Option<Front>,
 }
 
 /// What happened at a relay.
@@ -100,7 +103,8 @@ pub(crate) async fn run(
         peers.insert(peer.clone(), tx);
     }
     let watchers = Arc::new(Semaphore::new(watch::WATCHERS_MAX));
-    let session = Arc::new(Session { shared, link, with, epoch, peers, watchers });
+    let session =
+        Arc::new(Session { shared, link, with, epoch, peers, watchers, agent: fronts.a2a.clone() });
     let beside = session.beside(fronts); // before anything can be asked
     let ended = tokio::select! {
         ended = task => ended.map_err(LinkError::from),
@@ -172,16 +176,27 @@ impl Session {
             }
             Ok(())
         };
+        let agent = match (&self.with.hop, &self.agent) {
+            (Hop::Peer(peer), Some(agent)) => Some(agent.session(self.link.clone(), peer.clone())),
+            _ => None,
+        };
         let heard = async {
             match &self.with.hop {
-                Hop::Peer(_) => self.hear_peer().await,
+                Hop::Peer(_) => self.hear_peer(agent.as_ref()).await,
                 Hop::Relay(_) => self.hear_relay().await,
+            }
+        };
+        let shown = async {
+            match &agent {
+                Some(agent) => agent.show_card().await,
+                None => std::future::pending().await,
             }
         };
         tokio::select! {
             ended = served => ended,
             ended = announced => ended,
             ended = heard => ended,
+            () = shown => Ok(()),
         }
     }
 
@@ -285,7 +300,7 @@ impl Session {
     }
 
     /// A direct peer announces to us.
-    async fn hear_peer(self: &Arc<Self>) -> Result<(), LinkError> {
+    async fn hear_peer(self: &Arc<Self>, agent: Option<&Arc<Inboxes>>) -> Result<(), LinkError> {
         let mut listening = JoinSet::new();
         loop {
             let mut announced = tokio::select! {
@@ -295,6 +310,10 @@ impl Session {
                     None => return Ok(()),
                 },
             };
+            if let Some(agent) = agent.filter(|_| is_inbox(&announced.info.namespace)) {
+                listening.spawn(agent.clone().serve(announced));
+                continue;
+            }
             let Some(theirs) = self.theirs(&announced.info.namespace) else {
                 let _ = announced.reject(RequestErrorCode::Uninterested as u64, "not of ours");
                 continue;

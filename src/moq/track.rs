@@ -22,6 +22,9 @@ pub(crate) enum TrackError {
     /// An object is over the limit.
     #[error("an object of more than {max} bytes")]
     TooLong { max: usize },
+    /// A group has more than it may.
+    #[error("a second object in a group of one")]
+    Second,
     /// It is not in groups and subgroups, but in datagrams.
     #[error("the track comes in datagrams")]
     Datagrams,
@@ -85,9 +88,24 @@ impl Outgoing {
         priority: u8,
         object: Bytes,
     ) -> Result<u64, TrackError> {
+        self.push_all(id, priority, [object]).await
+    }
+
+    /// As [`Self::push_as`], several objects, one after the other.
+    ///
+    /// # Errors
+    /// [`TrackError`].
+    pub(crate) async fn push_all(
+        &mut self,
+        id: u64,
+        priority: u8,
+        objects: impl IntoIterator<Item = Bytes> + Send,
+    ) -> Result<u64, TrackError> {
         let mut group = self.begin(id, priority)?;
         let info = group.info.clone();
-        group.write(object)?;
+        for object in objects {
+            group.write(object)?;
+        }
         group.finish()?;
         let until = Instant::now() + ANSWER_TIME_MAX;
         // Whoever has it still to send holds a copy.

@@ -8,6 +8,7 @@ mod common;
 mod crashes;
 mod gate;
 mod http3;
+mod moqt;
 mod nodes;
 mod obligations;
 mod proxy;

@@ -9,6 +9,7 @@
 mod agent;
 mod http;
 mod memory;
+mod moqt;
 mod quic;
 
 pub(crate) use agent::Agent;

@@ -3,12 +3,16 @@
 
 use super::super::Profile;
 use super::http::{self, HttpAgent};
+use super::moqt::{self, MoqtAgent};
 use super::quic::{self, QuicAgent};
+use crate::a2a::dispatch::EVENT;
+use crate::a2a::moqt::BINDING as MOQT_BINDING;
 use crate::a2a::obligation::URI;
 use crate::a2a::parameters::is_our_version;
 use crate::a2a::quic::BINDING;
 use crate::calls::Calls;
 use crate::config::HttpUrl;
+use crate::peers::Dial;
 use proto::id::AgentId;
 use serde_json::Value;
 use std::fmt;
@@ -79,6 +83,7 @@ pub(super) struct Interface {
 pub(crate) enum Agent {
     Http(HttpAgent),
     Quic(QuicAgent),
+    Moqt(MoqtAgent),
 }
 
 impl Agent {
@@ -101,10 +106,22 @@ impl Agent {
         Self::Quic(QuicAgent { calls, peer, silent_max, len_max })
     }
 
+    /// The same, at this address, over MOQT.
+    pub(crate) fn moqt(
+        dial: Dial,
+        peer: AgentId,
+        address: String,
+        silent_max: Duration,
+        len_max: usize,
+    ) -> Self {
+        Self::Moqt(MoqtAgent::new(dial, peer, address, silent_max, len_max))
+    }
+
     pub(super) async fn card(&self) -> Result<Value, Lost> {
         match self {
             Self::Http(agent) => agent.card().await,
             Self::Quic(agent) => agent.card().await,
+            Self::Moqt(agent) => agent.card().await,
         }
     }
 
@@ -113,13 +130,14 @@ impl Agent {
         match self {
             Self::Http(_) => "JSONRPC",
             Self::Quic(_) => BINDING,
+            Self::Moqt(_) => MOQT_BINDING,
         }
     }
 
     /// Whether it is another node: its events have numbers to go on from, and a message that it may
     /// have is sent again without harm.
     pub(super) const fn is_node(&self) -> bool {
-        matches!(self, Self::Quic(_))
+        matches!(self, Self::Quic(_) | Self::Moqt(_))
     }
 
     /// What a call is answered with. An answer that does not begin in time is none.
@@ -127,6 +145,7 @@ impl Agent {
         Ok(match self {
             Self::Http(agent) => Answers::Http(agent.ask(at, ask).await?),
             Self::Quic(agent) => Answers::Quic(agent.ask(ask).await?),
+            Self::Moqt(agent) => Answers::Moqt(Box::new(agent.ask(ask).await?)),
         })
     }
 }
@@ -136,6 +155,7 @@ impl fmt::Display for Agent {
         match self {
             Self::Http(agent) => agent.fmt(f),
             Self::Quic(agent) => agent.peer.fmt(f),
+            Self::Moqt(agent) => agent.peer().fmt(f),
         }
     }
 }
@@ -144,6 +164,7 @@ impl fmt::Display for Agent {
 pub(super) enum Answers {
     Http(http::Answers),
     Quic(quic::Answers),
+    Moqt(Box<moqt::Answers>),
 }
 
 impl Answers {
@@ -152,20 +173,28 @@ impl Answers {
         match self {
             Self::Http(answers) => answers.next().await,
             Self::Quic(answers) => answers.next().await,
+            Self::Moqt(answers) => answers.next().await,
         }
     }
 }
 
 /// What a JSON-RPC response says.
 pub(super) fn said(body: &[u8]) -> Result<Said, Lost> {
-    let mut answer: Value =
-        serde_json::from_slice(body).map_err(|error| Lost::Broken(error.to_string()))?;
+    said_in(&mut read(body)?)
+}
+
+pub(super) fn read(body: &[u8]) -> Result<Value, Lost> {
+    serde_json::from_slice(body).map_err(|error| Lost::Broken(error.to_string()))
+}
+
+/// The same of one that is read.
+pub(super) fn said_in(answer: &mut Value) -> Result<Said, Lost> {
     if let Some(error) = answer.get("error").filter(|error| !error.is_null()) {
         let code = error.get("code").and_then(Value::as_i64).unwrap_or_default();
         let message = error.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
         return Err(Lost::Refused { code, message });
     }
-    let event = answer.get(crate::a2a::quic::EVENT).and_then(Value::as_u64);
+    let event = answer.get(EVENT).and_then(Value::as_u64);
     match answer.get_mut("result").map(Value::take) {
         Some(result) => Ok(Said { result, event }),
         None => Err(Lost::Broken("neither a result nor an error".to_owned())),

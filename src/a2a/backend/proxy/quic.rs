@@ -1,9 +1,9 @@
 //! The agent behind another node, over native QUIC.
 
 use super::agent::{Ask, Lost, Said, said};
+use crate::a2a::dispatch::{GET_CARD, PARAMETERS};
 use crate::a2a::obligation::URI;
 use crate::a2a::parameters::VERSION;
-use crate::a2a::quic::{GET_CARD, PARAMETERS};
 use crate::calls::{Calls, Lines};
 use crate::tls::ALPN_A2A;
 use proto::id::AgentId;
@@ -32,18 +32,7 @@ impl QuicAgent {
     }
 
     pub(super) async fn ask(&self, ask: Ask<'_>) -> Result<Answers, Lost> {
-        // Ours is known to whoever calls from here, so a node that requires it is content.
-        let extensions: Vec<&str> =
-            ask.extensions.iter().map(String::as_str).chain([URI]).collect();
-        let mut parameters = Map::new();
-        parameters.insert("A2A-Version".to_owned(), VERSION.into());
-        parameters.insert("A2A-Extensions".to_owned(), extensions.join(",").into());
-        if let Some(after) = ask.after {
-            parameters.insert("Last-Event-ID".to_owned(), after.to_string().into());
-        }
-        if let Some(key) = ask.key {
-            parameters.insert("Idempotency-Key".to_owned(), key.into());
-        }
+        let parameters = parameters(&ask);
         let line = json!({ "method": ask.method, "params": ask.params, PARAMETERS: parameters });
         let mut line = line.to_string().into_bytes();
         line.push(b'\n');
@@ -63,6 +52,22 @@ impl QuicAgent {
         let recv = asked.unwrap_or_else(|_| Err(Lost::Unreached("it takes no call".to_owned())))?;
         Ok(Answers { lines: Lines::new(recv, self.len_max), silent_max: self.silent_max })
     }
+}
+
+/// The service parameters of a call.
+pub(super) fn parameters(ask: &Ask<'_>) -> Map<String, Value> {
+    // Ours is known to whoever calls from here, so a node that requires it is content.
+    let extensions: Vec<&str> = ask.extensions.iter().map(String::as_str).chain([URI]).collect();
+    let mut parameters = Map::new();
+    parameters.insert("A2A-Version".to_owned(), VERSION.into());
+    parameters.insert("A2A-Extensions".to_owned(), extensions.join(",").into());
+    if let Some(after) = ask.after {
+        parameters.insert("Last-Event-ID".to_owned(), after.to_string().into());
+    }
+    if let Some(key) = &ask.key {
+        parameters.insert("Idempotency-Key".to_owned(), key.as_str().into());
+    }
+    parameters
 }
 
 /// The results of one call. Dropped early, the call is canceled, and not what it was about.
