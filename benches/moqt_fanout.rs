@@ -3,7 +3,13 @@
 //! Custodian and targets are whole nodes in this process, each with its own identity, UDP port and session with
 //! the relay, which is a process of its own. The targets' stores are in memory, or one disk would be measured a
 //! thousand times; the custodian's is on disk.
-#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing
+)]
 
 use abhyasa::config::{Binding, GroupConfig, NodeConfig, PeerConfig, RelayConfig};
 use abhyasa::demo::relay::RelayProcess;
