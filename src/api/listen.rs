@@ -352,7 +352,7 @@ mod tests {
 
     async fn serve(max: usize, idle: Duration) -> SocketAddr {
         let slow = || async {
-            tokio::time::sleep(Duration::from_millis(600)).await;
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
             "slow"
         };
         let router = Router::new().route("/", get(|| async { "quick" })).route("/slow", get(slow));
@@ -392,7 +392,7 @@ mod tests {
 
     #[tokio::test]
     async fn bd1_an_http2_client_may_wait_for_its_answer_and_then_loses_its_place() {
-        let address = serve(1, Duration::from_millis(200)).await;
+        let address = serve(1, Duration::from_millis(1_000)).await;
         let client = h2();
         let get = |path: &str| client.get(format!("http://{address}{path}")).send();
         let slow = get("/slow").await.unwrap();
