@@ -183,17 +183,17 @@ impl A2a {
         let agent = match agent {
             A2aAgent::Echo => None,
             A2aAgent::Http(url) => Some(Agent::http(url.clone(), silent_max, limits.task_len_max)?),
-            A2aAgent::Peer(peer) => Some(match limits.agent_over {
-                AgentOver::Quic => {
-                    Agent::quic(calls, peer.clone(), silent_max, limits.task_len_max)
-                }
-                AgentOver::Moqt => {
-                    let found = config.peers.iter().find(|known| known.id == *peer);
-                    let address = found.and_then(|known| known.address.as_ref());
-                    let address = address.map(|at| at.as_str().to_owned()).unwrap_or_default();
-                    Agent::moqt(dial, peer.clone(), address, silent_max, limits.task_len_max)
-                }
-            }),
+            A2aAgent::Peer(peer) => {
+                let found = config.peers.iter().find(|known| known.id == *peer);
+                let address = found.and_then(|known| known.address.as_ref());
+                let address = address.map(|at| at.as_str().to_owned()).unwrap_or_default();
+                let (peer, len_max) = (peer.clone(), limits.task_len_max);
+                Some(match limits.agent_over {
+                    AgentOver::Quic => Agent::quic(calls, peer, silent_max, len_max),
+                    AgentOver::Moqt => Agent::moqt(dial, peer, address, silent_max, len_max),
+                    AgentOver::Http3 => Agent::http3(dial, peer, address, silent_max, len_max),
+                })
+            }
         };
         let backend: Arc<dyn Backend> = match agent {
             None => Arc::new(Echo::new()),

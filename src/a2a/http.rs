@@ -27,6 +27,10 @@ pub(crate) const A2A_VERSION: HeaderName = HeaderName::from_static("a2a-version"
 pub(crate) const A2A_EXTENSIONS: HeaderName = HeaderName::from_static("a2a-extensions");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// Path of the agent card (A2A §8.2).
+pub(crate) const CARD_PATH: &str = "/.well-known/agent-card.json";
+/// Path of the JSON-RPC binding.
+pub(crate) const RPC_PATH: &str = "/a2a";
 /// How long a body may take from its first byte to its last.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 /// Events ready for one client and not yet taken; behind them the disk has the rest.
@@ -51,8 +55,8 @@ impl std::fmt::Debug for Surface {
 /// The routes of A2A.
 pub(crate) fn router(surface: Surface) -> Router {
     Router::new()
-        .route("/.well-known/agent-card.json", get(card))
-        .route("/a2a", post(rpc::call))
+        .route(CARD_PATH, get(card))
+        .route(RPC_PATH, post(rpc::call))
         .route("/a2a/", post(rpc::call))
         .route("/a2a/rest/{*path}", any(rest::call))
         .with_state(surface)

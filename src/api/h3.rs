@@ -20,9 +20,9 @@ use tower_service::Service as _;
 /// The error code of a server that has too much to do (RFC 9114 §8.1).
 pub(crate) const EXCESSIVE_LOAD: u32 = 0x107;
 /// Requests of one connection at a time; its streams wait beyond.
-const REQUESTS_MAX: u32 = 256;
+pub(crate) const REQUESTS_MAX: u32 = 256;
 /// Bytes of a request's head, as HTTP/3 counts them.
-const HEAD_LEN_MAX: u64 = 64 * 1024;
+pub(crate) const HEAD_LEN_MAX: u64 = 64 * 1024;
 /// Bytes of bodies that are not answered yet, of all connections; a further request is refused.
 const BODIES_LEN_MAX: usize = 128 * 1024 * 1024;
 /// How long a request may take from its first byte to its last.

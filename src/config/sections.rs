@@ -171,10 +171,10 @@ section! {
     A2aConfig "a2a" {
         /// Who does the work: "echo" is a small agent of our own, to try things out; a URL is where
         /// your agent serves its /.well-known/agent-card.json; the id of a peer with an address is the
-        /// agent behind that peer's node, called over QUIC.
+        /// agent behind that peer's node, called as agent_over says.
         agent: Option<A2aAgent> = None;
-        /// How the node of a peer is called that agent names: "quic", a stream for each call, or "moqt", where
-        /// it has [moq] enabled.
+        /// How the node of a peer is called that agent names: "quic", a stream for each call; "moqt", where
+        /// it has [moq] enabled; or "http3", where it has http3 in [api].
         agent_over: AgentOver = AgentOver::Quic;
         /// Name on the agent card.
         name: String = "abhyasa node".into();
@@ -286,6 +286,8 @@ pub enum AgentOver {
     Quic,
     /// MOQT (docs/a2a-moqt.md).
     Moqt,
+    /// HTTP/3: the JSON-RPC binding, at the peer's QUIC port.
+    Http3,
 }
 
 /// Form of the log lines.

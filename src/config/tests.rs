@@ -161,6 +161,12 @@ fn settings_that_contradict_each_other_are_refused() {
         ("[a2a]\nretention_seconds = 60", 3, "push_give_up_seconds is 259200"),
         ("[a2a]\nagent = \"ehco\"", 4, "ehco, which is no peer"),
         ("[a2a]\nagent_over = \"moqt\"", 4, "agent is none"),
+        ("[a2a]\nagent_over = \"http3\"", 4, "agent is none"),
+        (
+            "[a2a]\nagent = \"spiffe://example.org/agent/z\"\nagent_over = \"http3\"",
+            4,
+            "z, which is no peer with an address",
+        ),
         ("[weights]\ninitial = 2.0", 3, "initial 2"),
         ("[weights]\nmin = 1e-12", 4, "weight"),
         ("[log]\nfilter = \"abhyasa=loud\"", 4, "not usable"),

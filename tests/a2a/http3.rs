@@ -71,6 +71,7 @@ async fn call(server: &Server, dir: &Path, requests: &Value) -> Result<Vec<Value
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_calls_over_http3_known_by_its_certificate() {
+    sdk::python(); // at its first use it is fetched, which may take longer than the obligation lasts
     let world = World::new();
     let bobs = world.config("bob", "").quic.cert.parent().unwrap().to_owned();
     let server = Server::start(http3(&world, &bob(&world))).await;
@@ -128,6 +129,7 @@ async fn a_peer_calls_over_http3_known_by_its_certificate() {
 /// A peer that has nothing but its certificate.
 #[tokio::test(flavor = "multi_thread")]
 async fn ab3_an_obligation_over_http3_needs_no_token() {
+    sdk::python(); // at its first use it is fetched, which may take longer than the obligation lasts
     let world = World::new();
     let bobs = world.config("bob", "").quic.cert.parent().unwrap().to_owned();
     let server = Server::start(http3(&world, &crate::common::peer_toml("bob", None))).await;

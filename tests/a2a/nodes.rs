@@ -1,12 +1,14 @@
 //! Two nodes: the agent is behind one of them, and its clients speak to the other, which calls over
-//! native QUIC.
+//! native QUIC or HTTP/3.
 
 use super::quic::BINDING;
 use super::{Server, Stream, config, hello, id_of, json_of, message, shapes, text};
 use crate::common::raw::identity;
 use crate::common::{World, eventually, id, peer_toml};
 use abhyasa::loopback::free_address;
-use abhyasa::tls::ALPN_A2A;
+use abhyasa::tls::{ALPN_A2A, ALPN_H3};
+use axum::http;
+use bytes::{Buf as _, Bytes};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -18,19 +20,69 @@ use tokio::sync::watch;
 /// Who goes away without a word is missed soon.
 const QUICK: &str = "[quic]\nidle_timeout_ms = 2000\nkeep_alive_ms = 300\n";
 
+/// How Alice's node calls Carol's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Over {
+    Quic,
+    Http3,
+}
+
+/// Each of these stories over each.
+macro_rules! over_each {
+    ($($story:ident)*) => {
+        mod over_quic {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $story() {
+                super::$story(super::Over::Quic).await;
+            })*
+        }
+        mod over_http3 {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $story() {
+                super::$story(super::Over::Http3).await;
+            })*
+        }
+    };
+}
+
+over_each! {
+    the_agent_behind_another_node_does_the_work_and_its_card_is_ours
+    questions_and_cancels_go_to_the_other_node_and_back
+    ps1_a_task_over_two_nodes_survives_crashes_of_either_and_each_event_comes_once
+    a_node_that_is_not_there_fails_the_task_in_time_and_one_that_comes_is_found
+    a_message_that_was_not_answered_before_a_crash_is_sent_again_under_its_name
+    a_stream_that_was_cut_is_followed_behind_the_last_event_that_was_heard
+    more_tasks_than_one_connection_has_streams_are_followed_and_canceled
+}
+
 /// Alice's node in front of the agent behind Carol's, who is there or will be.
-fn in_front(world: &World, carol: SocketAddr, more: &str) -> abhyasa::config::NodeConfig {
-    let agent = format!("agent = \"{}\"\n{more}", id("carol"));
+fn in_front(
+    world: &World,
+    over: Over,
+    carol: SocketAddr,
+    more: &str,
+) -> abhyasa::config::NodeConfig {
+    let over = match over {
+        Over::Quic => "quic",
+        Over::Http3 => "http3",
+    };
+    let agent = format!("agent = \"{}\"\nagent_over = \"{over}\"\n{more}", id("carol"));
     config(world, "alice", &agent, &format!("{QUICK}{}", peer_toml("carol", Some(carol))))
 }
 
-async fn pair(world: &World) -> (Server, Server) {
-    let at = free_address().unwrap();
-    let alices = peer_toml("alice", None);
-    let mut carol = config(world, "carol", "agent = \"echo\"", &format!("{QUICK}{alices}"));
+/// Carol's node, with an agent of its own.
+fn behind(world: &World, over: Over, at: SocketAddr) -> abhyasa::config::NodeConfig {
+    let api = format!("[api]\nhttp3 = {}\n", over == Over::Http3);
+    let more = format!("{api}{QUICK}{}", peer_toml("alice", None));
+    let mut carol = config(world, "carol", "agent = \"echo\"", &more);
     carol.quic.listen = at;
-    let carol = Server::start(carol).await;
-    (Server::start(in_front(world, at, "")).await, carol)
+    carol
+}
+
+async fn pair(world: &World, over: Over) -> (Server, Server) {
+    let at = free_address().unwrap();
+    let carol = Server::start(behind(world, over, at)).await;
+    (Server::start(in_front(world, over, at, "")).await, carol)
 }
 
 /// The parts of a task's result.
@@ -44,10 +96,9 @@ async fn told(alice: &Server, task: &str) -> Vec<String> {
     shapes(&alice.subscribe(task, Some(0)).await.rest().await)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_agent_behind_another_node_does_the_work_and_its_card_is_ours() {
+async fn the_agent_behind_another_node_does_the_work_and_its_card_is_ours(over: Over) {
     let world = World::new();
-    let (alice, carol) = pair(&world).await;
+    let (alice, carol) = pair(&world, over).await;
     let card = alice.http.get(alice.url("/.well-known/agent-card.json")).send().await.unwrap();
     let card = json_of(card).await;
     assert_eq!(card["skills"][0]["id"], "echo");
@@ -75,10 +126,9 @@ async fn the_agent_behind_another_node_does_the_work_and_its_card_is_ours() {
     carol.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn questions_and_cancels_go_to_the_other_node_and_back() {
+async fn questions_and_cancels_go_to_the_other_node_and_back(over: Over) {
     let world = World::new();
-    let (alice, carol) = pair(&world).await;
+    let (alice, carol) = pair(&world, over).await;
     let asked = alice.send(message("m", &["?"], json!({ "ask": true }))).await;
     assert_eq!(asked["status"]["state"], "TASK_STATE_INPUT_REQUIRED");
     assert_eq!(asked["status"]["message"]["parts"][0]["text"], "What shall I say?");
@@ -102,10 +152,11 @@ async fn questions_and_cancels_go_to_the_other_node_and_back() {
 }
 
 /// Whichever of the two goes down, with a word or without: each event comes once, and the task ends.
-#[tokio::test(flavor = "multi_thread")]
-async fn ps1_a_task_over_two_nodes_survives_crashes_of_either_and_each_event_comes_once() {
+async fn ps1_a_task_over_two_nodes_survives_crashes_of_either_and_each_event_comes_once(
+    over: Over,
+) {
     let world = World::new();
-    let (alice, carol) = pair(&world).await;
+    let (alice, carol) = pair(&world, over).await;
     let parts = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let slow = message("m", &parts, json!({ "delay_ms": 300 }));
     let task = id_of(&alice.begin(slow).await);
@@ -132,17 +183,14 @@ async fn ps1_a_task_over_two_nodes_survives_crashes_of_either_and_each_event_com
     carol.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_not_there_fails_the_task_in_time_and_one_that_comes_is_found() {
+async fn a_node_that_is_not_there_fails_the_task_in_time_and_one_that_comes_is_found(over: Over) {
     let world = World::new();
     let at = free_address().unwrap();
-    let alice = Server::start(in_front(&world, at, "agent_silent_seconds_max = 1")).await;
+    let alice = Server::start(in_front(&world, over, at, "agent_silent_seconds_max = 1")).await;
     let task = alice.send(hello("m-1")).await;
     assert_eq!(task["status"]["state"], "TASK_STATE_FAILED");
     assert!(text(&task, "/status/message/parts/0/text").contains("carol"), "{task}");
-    let mut carol = config(&world, "carol", "agent = \"echo\"", &peer_toml("alice", None));
-    carol.quic.listen = at;
-    let carol = Server::start(carol).await;
+    let carol = Server::start(behind(&world, over, at)).await;
     let task = eventually("the agent", async || {
         let task = alice.send(hello("m-2")).await;
         (task["status"]["state"] == "TASK_STATE_COMPLETED").then_some(task)
@@ -153,8 +201,8 @@ async fn a_node_that_is_not_there_fails_the_task_in_time_and_one_that_comes_is_f
     carol.stop().await;
 }
 
-/// Carol's node, made of bare quinn: it loses its connection in the middle of a stream, and tells what
-/// it was asked.
+/// Carol's node, made of bare quinn and h3: it loses its connection in the middle of a stream, and tells
+/// what it was asked.
 struct Bare {
     asked: Mutex<Vec<(String, Option<String>)>>,
     /// Names of the messages that came.
@@ -165,8 +213,10 @@ struct Bare {
     kill: watch::Sender<u64>,
 }
 
+type Resolver = h3::server::RequestResolver<h3_quinn::Connection, Bytes>;
+
 impl Bare {
-    fn start(world: &World, at: SocketAddr) -> Arc<Self> {
+    fn start(world: &World, over: Over, at: SocketAddr) -> Arc<Self> {
         let bare = Arc::new(Self {
             asked: Mutex::default(),
             keys: Mutex::default(),
@@ -174,7 +224,8 @@ impl Bare {
             kill: watch::Sender::new(0),
         });
         let transport = Arc::new(quinn::TransportConfig::default());
-        let server = identity(world, &id("carol")).server(&[ALPN_A2A], transport).unwrap();
+        let alpn = if over == Over::Quic { ALPN_A2A } else { ALPN_H3 };
+        let server = identity(world, &id("carol")).server(&[alpn], transport).unwrap();
         let endpoint = quinn::Endpoint::server(server, at).unwrap();
         let this = bare.clone();
         tokio::spawn(async move {
@@ -182,13 +233,28 @@ impl Bare {
                 let this = this.clone();
                 tokio::spawn(async move {
                     let Ok(connection) = incoming.await else { return };
-                    while let Ok((send, recv)) = connection.accept_bi().await {
-                        tokio::spawn(this.clone().answer(connection.clone(), send, recv));
+                    match over {
+                        Over::Quic => this.serve(connection).await,
+                        Over::Http3 => this.serve_http(connection).await,
                     }
                 });
             }
         });
         bare
+    }
+
+    async fn serve(self: Arc<Self>, connection: quinn::Connection) {
+        while let Ok((send, recv)) = connection.accept_bi().await {
+            tokio::spawn(self.clone().answer(connection.clone(), send, recv));
+        }
+    }
+
+    async fn serve_http(self: Arc<Self>, connection: quinn::Connection) {
+        let quic = h3_quinn::Connection::new(connection.clone());
+        let mut http = h3::server::builder().build(quic).await.unwrap();
+        while let Ok(Some(resolver)) = http.accept().await {
+            tokio::spawn(self.clone().answer_http(connection.clone(), resolver));
+        }
     }
 
     async fn answer(
@@ -201,45 +267,11 @@ impl Bare {
         let mut line = String::new();
         BufReader::new(recv).read_line(&mut line).await.unwrap();
         let asked: Value = serde_json::from_str(&line).unwrap();
-        let method = text(&asked, "/method").to_owned();
         let parameters = &asked["a2a-service-parameters"];
         assert_eq!(parameters["A2A-Version"], "1.0");
-        let cursor = parameters["Last-Event-ID"].as_str().map(str::to_owned);
-        let part = |text: &str, more: bool| {
-            json!({ "artifactUpdate": { "taskId": "t", "contextId": "c", "append": more,
-                "artifact": { "artifactId": "x", "parts": [{ "text": text }] } } })
-        };
-        let status = |state: &str| json!({ "state": format!("TASK_STATE_{state}") });
-        let task = json!({ "id": "t", "contextId": "c", "status": status("WORKING") });
-        let ends = json!({ "statusUpdate": { "taskId": "t", "contextId": "c", "status": status("COMPLETED") } });
-        let (events, cut) = match method.as_str() {
-            "GetAgentCard" => {
-                let card = json!({
-                    "name": "bare", "capabilities": { "streaming": true },
-                    "supportedInterfaces": [{
-                        "url": "quic://carol:1", "protocolBinding": BINDING, "protocolVersion": "1.0"
-                    }],
-                    "skills": [{ "id": "s", "name": "s", "description": "s", "tags": ["s"] }]
-                });
-                (vec![(None, card)], false)
-            }
-            "SendStreamingMessage" => {
-                let key = text(parameters, "/Idempotency-Key").to_owned();
-                self.keys.lock().unwrap().push(key);
-                if self.silent.load(Ordering::SeqCst) {
-                    killed.changed().await.unwrap();
-                    return connection.close(0u32.into(), b"killed");
-                }
-                (vec![(Some(1), json!({ "task": task })), (Some(2), part("a", false))], true)
-            }
-            "SubscribeToTask" if cursor.is_some() => {
-                (vec![(Some(3), part("b", true)), (Some(4), ends)], false)
-            }
-            _ => (vec![(None, task)], false),
-        };
-        if method != "GetAgentCard" {
-            self.asked.lock().unwrap().push((method, cursor));
-        }
+        let parameter = |name: &str| parameters[name].as_str().map(str::to_owned);
+        let (key, cursor) = (parameter("Idempotency-Key"), parameter("Last-Event-ID"));
+        let (events, cut) = self.says(text(&asked, "/method"), key, cursor);
         for (number, result) in events {
             let mut line = json!({ "jsonrpc": "2.0", "id": null, "result": result });
             if let Some(number) = number {
@@ -253,16 +285,101 @@ impl Bare {
         }
         let _ = send.finish();
     }
+
+    async fn answer_http(self: Arc<Self>, connection: quinn::Connection, resolver: Resolver) {
+        let mut killed = self.kill.subscribe();
+        let (head, mut stream) = resolver.resolve_request().await.unwrap();
+        let mut body = Vec::new();
+        while let Some(mut data) = stream.recv_data().await.unwrap() {
+            body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        let header = |name: &str| {
+            let value = head.headers().get(name).map(|value| value.to_str().unwrap());
+            value.map(str::to_owned)
+        };
+        let method = if head.method() == Method::GET {
+            assert_eq!(head.uri().path(), "/.well-known/agent-card.json");
+            "GetAgentCard".to_owned()
+        } else {
+            assert_eq!(head.uri().path(), "/a2a");
+            assert_eq!(header("a2a-version").as_deref(), Some("1.0"));
+            assert_eq!(header("content-type").as_deref(), Some("application/json"));
+            text(&serde_json::from_slice(&body).unwrap(), "/method").to_owned()
+        };
+        let (events, cut) = self.says(&method, header("idempotency-key"), header("last-event-id"));
+        let streams = events.iter().any(|(number, _)| number.is_some());
+        if !events.is_empty() {
+            let media = if streams { "text/event-stream" } else { "application/json" };
+            let head = http::Response::builder().header("content-type", media).body(()).unwrap();
+            stream.send_response(head).await.unwrap();
+        }
+        for (number, result) in events {
+            let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": result });
+            let data = match number {
+                Some(number) => format!(":\n\nid: {number}\ndata: {answer}\n\n"),
+                None if method == "GetAgentCard" => result.to_string(),
+                None => answer.to_string(),
+            };
+            stream.send_data(data.into()).await.unwrap();
+        }
+        if cut {
+            killed.changed().await.unwrap();
+            connection.close(0u32.into(), b"killed");
+        }
+        let _ = stream.finish().await;
+    }
+
+    /// What it answers, with numbers where they are events, and whether its connection is lost then.
+    fn says(
+        &self,
+        method: &str,
+        key: Option<String>,
+        cursor: Option<String>,
+    ) -> (Vec<(Option<u64>, Value)>, bool) {
+        let part = |text: &str, more: bool| {
+            json!({ "artifactUpdate": { "taskId": "t", "contextId": "c", "append": more,
+                "artifact": { "artifactId": "x", "parts": [{ "text": text }] } } })
+        };
+        let status = |state: &str| json!({ "state": format!("TASK_STATE_{state}") });
+        let task = json!({ "id": "t", "contextId": "c", "status": status("WORKING") });
+        let ends = json!({ "statusUpdate": { "taskId": "t", "contextId": "c", "status": status("COMPLETED") } });
+        let says = match method {
+            "GetAgentCard" => {
+                let interface = |url: &str, binding: &str| json!({ "url": url, "protocolBinding": binding, "protocolVersion": "1.0" });
+                let card = json!({
+                    "name": "bare", "capabilities": { "streaming": true },
+                    "supportedInterfaces": [
+                        interface("quic://carol:1", BINDING),
+                        interface("https://proxy.example.org/carol/a2a", "JSONRPC")
+                    ],
+                    "skills": [{ "id": "s", "name": "s", "description": "s", "tags": ["s"] }]
+                });
+                return (vec![(None, card)], false);
+            }
+            "SendStreamingMessage" => {
+                self.keys.lock().unwrap().push(key.unwrap());
+                if self.silent.load(Ordering::SeqCst) {
+                    return (Vec::new(), true);
+                }
+                (vec![(Some(1), json!({ "task": task })), (Some(2), part("a", false))], true)
+            }
+            "SubscribeToTask" if cursor.is_some() => {
+                (vec![(Some(3), part("b", true)), (Some(4), ends)], false)
+            }
+            _ => (vec![(None, task)], false),
+        };
+        self.asked.lock().unwrap().push((method.to_owned(), cursor));
+        says
+    }
 }
 
 /// Nobody knows whether the message arrived: it is sent again, under the same name.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_was_not_answered_before_a_crash_is_sent_again_under_its_name() {
+async fn a_message_that_was_not_answered_before_a_crash_is_sent_again_under_its_name(over: Over) {
     let world = World::new();
     let at = free_address().unwrap();
-    let bare = Bare::start(&world, at);
+    let bare = Bare::start(&world, over, at);
     bare.silent.store(true, Ordering::SeqCst);
-    let alice = Server::start(in_front(&world, at, "")).await;
+    let alice = Server::start(in_front(&world, over, at, "")).await;
     let task = id_of(&alice.begin(hello("m")).await);
     let sent = || bare.keys.lock().unwrap().len();
     eventually("the message", async || (sent() == 1).then_some(())).await;
@@ -283,13 +400,12 @@ async fn a_message_that_was_not_answered_before_a_crash_is_sent_again_under_its_
 }
 
 /// Nothing is polled for: the stream goes on where it was cut, also over a crash of the follower.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_was_cut_is_followed_behind_the_last_event_that_was_heard() {
+async fn a_stream_that_was_cut_is_followed_behind_the_last_event_that_was_heard(over: Over) {
     for crash in [false, true] {
         let world = World::new();
         let at = free_address().unwrap();
-        let bare = Bare::start(&world, at);
-        let alice = Server::start(in_front(&world, at, "")).await;
+        let bare = Bare::start(&world, over, at);
+        let alice = Server::start(in_front(&world, over, at, "")).await;
         let task = id_of(&alice.begin(hello("m")).await);
         eventually("the first part", async || {
             (said(&alice.get(&task).await) == ["a"]).then_some(())
@@ -305,4 +421,27 @@ async fn a_stream_that_was_cut_is_followed_behind_the_last_event_that_was_heard(
         assert_eq!(asked, expected);
         alice.stop().await;
     }
+}
+
+/// More than there are streams for at the other node: the last wait for the first, and a cancel does not.
+async fn more_tasks_than_one_connection_has_streams_are_followed_and_canceled(over: Over) {
+    let world = World::new();
+    let (alice, carol) = pair(&world, over).await;
+    let mut tasks = Vec::new();
+    for n in 0..260 {
+        let slow = message(&format!("m-{n}"), &["x"], json!({ "delay_ms": 600_000 }));
+        tasks.push(id_of(&alice.begin(slow).await));
+    }
+    for task in tasks {
+        let canceled = eventually("its cancel", async || {
+            let request = alice.rpc("CancelTask", &json!({ "id": task }));
+            json_of(request.send().await.unwrap()).await.get("result").cloned()
+        })
+        .await;
+        assert_eq!(canceled["status"]["state"], "TASK_STATE_CANCELED");
+    }
+    let task = alice.send(hello("m")).await;
+    assert_eq!(said(&task), ["hello"], "{task}");
+    alice.stop().await;
+    carol.stop().await;
 }

@@ -7,7 +7,9 @@
 //! takes a message of a name once, so to it the message is sent again.
 
 mod agent;
+mod body;
 mod http;
+mod http3;
 mod memory;
 mod moqt;
 mod quic;

@@ -2,7 +2,9 @@
 //! result or by one after the other.
 
 use super::super::Profile;
-use super::http::{self, HttpAgent};
+use super::body;
+use super::http::HttpAgent;
+use super::http3::{self, Http3Agent};
 use super::moqt::{self, MoqtAgent};
 use super::quic::{self, QuicAgent};
 use crate::a2a::dispatch::EVENT;
@@ -84,6 +86,7 @@ pub(crate) enum Agent {
     Http(HttpAgent),
     Quic(QuicAgent),
     Moqt(MoqtAgent),
+    Http3(Http3Agent),
 }
 
 impl Agent {
@@ -117,18 +120,30 @@ impl Agent {
         Self::Moqt(MoqtAgent::new(dial, peer, address, silent_max, len_max))
     }
 
+    /// The same, over HTTP/3.
+    pub(crate) fn http3(
+        dial: Dial,
+        peer: AgentId,
+        address: String,
+        silent_max: Duration,
+        len_max: usize,
+    ) -> Self {
+        Self::Http3(Http3Agent::new(dial, peer, address, silent_max, len_max))
+    }
+
     pub(super) async fn card(&self) -> Result<Value, Lost> {
         match self {
             Self::Http(agent) => agent.card().await,
             Self::Quic(agent) => agent.card().await,
             Self::Moqt(agent) => agent.card().await,
+            Self::Http3(agent) => agent.card().await,
         }
     }
 
     /// The binding it is called by, as agent cards name it.
     pub(super) const fn binding(&self) -> &'static str {
         match self {
-            Self::Http(_) => "JSONRPC",
+            Self::Http(_) | Self::Http3(_) => "JSONRPC",
             Self::Quic(_) => BINDING,
             Self::Moqt(_) => MOQT_BINDING,
         }
@@ -137,7 +152,7 @@ impl Agent {
     /// Whether it is another node: its events have numbers to go on from, and a message that it may
     /// have is sent again without harm.
     pub(super) const fn is_node(&self) -> bool {
-        matches!(self, Self::Quic(_) | Self::Moqt(_))
+        matches!(self, Self::Quic(_) | Self::Moqt(_) | Self::Http3(_))
     }
 
     /// What a call is answered with. An answer that does not begin in time is none.
@@ -146,6 +161,7 @@ impl Agent {
             Self::Http(agent) => Answers::Http(agent.ask(at, ask).await?),
             Self::Quic(agent) => Answers::Quic(agent.ask(ask).await?),
             Self::Moqt(agent) => Answers::Moqt(Box::new(agent.ask(ask).await?)),
+            Self::Http3(agent) => Answers::Http3(Box::new(agent.ask(ask).await?)),
         })
     }
 }
@@ -156,15 +172,17 @@ impl fmt::Display for Agent {
             Self::Http(agent) => agent.fmt(f),
             Self::Quic(agent) => agent.peer.fmt(f),
             Self::Moqt(agent) => agent.peer().fmt(f),
+            Self::Http3(agent) => agent.peer().fmt(f),
         }
     }
 }
 
 /// The results of one call.
 pub(super) enum Answers {
-    Http(http::Answers),
+    Http(body::Answers<reqwest::Response>),
     Quic(quic::Answers),
     Moqt(Box<moqt::Answers>),
+    Http3(Box<body::Answers<http3::Response>>),
 }
 
 impl Answers {
@@ -174,6 +192,7 @@ impl Answers {
             Self::Http(answers) => answers.next().await,
             Self::Quic(answers) => answers.next().await,
             Self::Moqt(answers) => answers.next().await,
+            Self::Http3(answers) => answers.next().await,
         }
     }
 }
