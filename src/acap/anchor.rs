@@ -4,7 +4,9 @@
 //! the path to it, so they are checked offline. Of a ledger of another kind it can be said only that the anchor
 //! speaks of this document.
 
-use super::log::{Digest, HeadFault, Inclusion, LEDGER_PREFIX, LOG_BATCH_MAX, Log, LogError, TreeHead};
+use super::log::{
+    Digest, HeadFault, Inclusion, LEDGER_PREFIX, LOG_BATCH_MAX, Log, LogError, TreeHead,
+};
 use futures_util::future::BoxFuture;
 use proto::batch::{leaf, verify_path};
 use proto::consent::{
@@ -198,7 +200,9 @@ pub enum AnchorFault {
         found: String,
     },
     /// The path leads elsewhere.
-    #[error("its inclusion path does not lead from leaf {index} to the root {root} of {size} leaves")]
+    #[error(
+        "its inclusion path does not lead from leaf {index} to the root {root} of {size} leaves"
+    )]
     Path {
         /// The leaf.
         index: u64,

@@ -12,7 +12,9 @@ pub use export::Exporter;
 pub use verify::{VerifyOptions, verify};
 
 use super::log::{Digest, TreeHead};
-use proto::consent::{AdherenceEvent, ConsentRecord, ContentHash, DOCUMENT_LEN_MAX, PolicyDocument, Stamp};
+use proto::consent::{
+    AdherenceEvent, ConsentRecord, ContentHash, DOCUMENT_LEN_MAX, PolicyDocument, Stamp,
+};
 use proto::id::AgentId;
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -199,7 +199,8 @@ impl PublicKey {
         if base58.len() > 64 {
             return Err(JwsError::Key("it has another length"));
         }
-        let bytes = bs58::decode(base58).into_vec().map_err(|_| JwsError::Key("it is no base58"))?;
+        let bytes =
+            bs58::decode(base58).into_vec().map_err(|_| JwsError::Key("it is no base58"))?;
         let (codec, key) = bytes.split_at_checked(2).ok_or(JwsError::Key("it is too short"))?;
         match codec {
             codec if codec == MULTICODEC_ED25519 => Self::new(Algorithm::EdDsa, key.to_vec()),
@@ -374,7 +375,8 @@ impl Jws {
         if json.len() > HEADER_LEN_MAX {
             return Err(JwsError::Header(format!("has {} of {HEADER_LEN_MAX} bytes", json.len())));
         }
-        let read: Header = read(&json).map_err(|why| JwsError::Header(format!("is none: {why}")))?;
+        let read: Header =
+            read(&json).map_err(|why| JwsError::Header(format!("is none: {why}")))?;
         if read.crit.is_some() || read.b64.is_some() {
             return Err(JwsError::Header("demands an extension (crit, b64)".to_owned()));
         }

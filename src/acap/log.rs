@@ -48,7 +48,9 @@ pub enum LogError {
     #[error("the log of consent takes nothing more: an append failed before")]
     Broken,
     /// What is stored is not what was signed.
-    #[error("the log of consent is not what was signed: {what} is {found}, and {expected} was signed")]
+    #[error(
+        "the log of consent is not what was signed: {what} is {found}, and {expected} was signed"
+    )]
     Tampered {
         /// Which part.
         what: String,
@@ -225,9 +227,9 @@ impl Log {
             let bytes = head.to_bytes();
             writes.push(write(numbered(HEAD, size), bytes.clone()));
             writes.push(write(vec![LAST], bytes));
-            writes.extend(fresh.iter().map(|(&(level, at), hash)| {
-                write(node_key(level, at), hash.to_vec())
-            }));
+            writes.extend(
+                fresh.iter().map(|(&(level, at), hash)| write(node_key(level, at), hash.to_vec())),
+            );
             if let Err(error) = self.side.commit(writes.iter()) {
                 state.broken = true;
                 return Err(error.into());
@@ -235,7 +237,9 @@ impl Log {
             state.head = Some(head.clone());
         }
         drop(state);
-        let of = |index| self.path(index, size).map(|path| Inclusion { index, path, head: head.clone() });
+        let of = |index| {
+            self.path(index, size).map(|path| Inclusion { index, path, head: head.clone() })
+        };
         places.into_iter().map(of).collect()
     }
 
@@ -274,7 +278,8 @@ impl Log {
         let (mut right, mut at) = (Fresh::new(), 0);
         while at < size {
             let from = numbered(ENTRY, at);
-            let page = self.side.range(SideTable::ConsentLog, &from, Some(&[ENTRY + 1]), CHECK_PAGE)?;
+            let page =
+                self.side.range(SideTable::ConsentLog, &from, Some(&[ENTRY + 1]), CHECK_PAGE)?;
             if page.is_empty() {
                 return Err(LogError::Lacks { what: format!("leaf {at}") });
             }
@@ -296,7 +301,8 @@ impl Log {
                             0 => format!("leaf {index}"),
                             _ => format!("node {level}/{index}"),
                         };
-                        let (expected, found) = (Digest(stored).to_string(), Digest(hash).to_string());
+                        let (expected, found) =
+                            (Digest(stored).to_string(), Digest(hash).to_string());
                         return Err(LogError::Tampered { what, expected, found });
                     }
                     // Of each level the last two nodes are enough to go on.

@@ -77,14 +77,16 @@ fn an_export_is_checked_and_a_tampered_one_refused() {
     let keys = json!({ caller: { "id": caller, "assertionMethod": [method] } });
     let keys = write("keys.json", &keys.to_string());
     let file = write("export.jsonl", &export);
-    let (code, out, err) = abhyasa(&["consent", "verify", &file, "--keys", &keys, "--require-signatures"]);
+    let (code, out, err) =
+        abhyasa(&["consent", "verify", &file, "--keys", &keys, "--require-signatures"]);
     assert_eq!((code, &*err), (Some(0), ""), "{out}");
     assert!(out.contains("good: 1 policies, 1 records, 0 events; 1 signed, 0 anchored"), "{out}");
     // Without its keys it cannot be said to be good.
     let (code, out, _) = abhyasa(&["consent", "verify", &file]);
     assert_eq!(code, Some(1));
     assert!(out.contains("the keys of did:web:caller.example are not known"), "{out}");
-    let (code, out, _) = abhyasa(&["consent", "verify", &file, "--keys", &keys, "--require-anchors"]);
+    let (code, out, _) =
+        abhyasa(&["consent", "verify", &file, "--keys", &keys, "--require-anchors"]);
     assert_eq!(code, Some(1));
     assert!(out.contains("line 3: consent record r-1: anchor: it has no anchor"), "{out}");
     let tampered = export.replace("\"decision\":\"accepted\"", "\"decision\":\"rejected\"");

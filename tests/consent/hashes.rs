@@ -41,8 +41,12 @@ fn number() -> impl Strategy<Value = Value> {
 
 /// What this version does not know: kept and hashed.
 fn unknown() -> impl Strategy<Value = Map<String, Value>> {
-    let leaf =
-        prop_oneof![number(), text().prop_map(Value::from), any::<bool>().prop_map(Value::from), Just(Value::Null)];
+    let leaf = prop_oneof![
+        number(),
+        text().prop_map(Value::from),
+        any::<bool>().prop_map(Value::from),
+        Just(Value::Null)
+    ];
     let value = leaf.prop_recursive(3, 12, 4, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
@@ -72,8 +76,11 @@ fn claim() -> impl Strategy<Value = Value> {
 }
 
 fn policy() -> impl Strategy<Value = Value> {
-    let optional =
-        (prop::option::of(version()), prop::option::of(text()), prop::collection::vec(text(), 0..4));
+    let optional = (
+        prop::option::of(version()),
+        prop::option::of(text()),
+        prop::collection::vec(text(), 0..4),
+    );
     (version(), prop::collection::vec(claim(), 1..6), text(), text(), optional).prop_map(
         |(version, claims, publisher, terms, (supersedes, summary, jurisdictions))| {
             json!({ "version": version, "document_uri": "https://a.example/policy", "document_hash": "sha256:x",

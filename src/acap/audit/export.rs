@@ -2,9 +2,7 @@
 
 use super::{EXPORT_VERSION, Header, Line};
 use crate::acap::log::{Log, LogError};
-use proto::consent::{
-    AdherenceEvent, Anchored, ConsentRecord, PolicyDocument, Stamp,
-};
+use proto::consent::{AdherenceEvent, Anchored, ConsentRecord, PolicyDocument, Stamp};
 use proto::id::AgentId;
 use proto::time::Time;
 use serde::Serialize;

@@ -1,13 +1,15 @@
 //! Checking an export.
 
-use super::{EXPORT_LEN_MAX, EXPORT_VERSION, FINDINGS_MAX, Header, LINE_LEN_MAX, Line, Report, Rule};
+use super::{
+    EXPORT_LEN_MAX, EXPORT_VERSION, FINDINGS_MAX, Header, LINE_LEN_MAX, Line, Report, Rule,
+};
 use crate::acap::anchor::{self, AnchorFault};
 use crate::acap::jws::Signed;
 use crate::acap::keys::{self, KeySet, SignaturePolicy, Times, Verified};
 use crate::acap::log::{Digest, TreeHead, tree};
 use proto::consent::{
-    AdherenceEvent, ConsentRecord, ContentHash, Lineage, PolicyDocument, RecordFault, RecordId,
-    Stamp, read, validate_trail,
+    AdherenceEvent, ConsentRecord, ContentHash, EventFault, EventId, Lineage, PolicyDocument,
+    RecordFault, RecordId, Stamp, read, validate_trail,
 };
 use proto::id::AgentId;
 use proto::time::Time;
@@ -143,7 +145,8 @@ impl Export {
             }
         }
         if from.limit() == 0 {
-            let says = format!("it is over the limit of {EXPORT_LEN_MAX} bytes; the rest was not read");
+            let says =
+                format!("it is over the limit of {EXPORT_LEN_MAX} bytes; the rest was not read");
             report.add(line, "the export", Rule::Format, says);
         } else if ended.is_none() {
             report.add(line, "the export", Rule::End, "its last line is no end: it is cut off");
@@ -281,7 +284,8 @@ impl Checks<'_> {
             }
             RecordFault::Hash { given, found, .. } => Some((found.to_string(), given.to_string())),
             RecordFault::Link { given, expected } => {
-                let text = |id: &Option<RecordId>| id.as_ref().map_or_else(none, ToString::to_string);
+                let text =
+                    |id: &Option<RecordId>| id.as_ref().map_or_else(none, ToString::to_string);
                 Some((text(expected), text(given)))
             }
             RecordFault::Pair { given, expected } => Some((expected.clone(), given.clone())),
@@ -305,15 +309,30 @@ impl Checks<'_> {
             let policy = policy.and_then(|record| policies.get(&record.policy_version.to_string()));
             if let Some(Err(fault)) = policy.map(|policy| event.check_clause(policy)) {
                 let what = format!("adherence event {}", event.event_id);
-                self.report.add(*at, what, Rule::Trail, fault);
+                self.event_fault(*at, what, fault);
             }
         }
         // What comes behind a broken place cannot be judged.
         if let Err(error) = validate_trail(export.events.iter().map(|(_, event)| event), &chain) {
             let at = export.events.get(error.at).map_or(0, |(line, _)| *line);
             let what = format!("adherence event {}", error.event);
-            self.report.add(at, what, Rule::Trail, error.fault);
+            self.event_fault(at, what, error.fault);
         }
+    }
+
+    /// A fault of an event, with its two values where it has two.
+    fn event_fault(&mut self, line: u64, what: String, fault: EventFault) {
+        let text =
+            |id: &Option<EventId>| id.as_ref().map_or("none".to_owned(), ToString::to_string);
+        let values = match &fault {
+            EventFault::Link { given, expected } => Some((text(expected), text(given))),
+            EventFault::Clause { given, clause, .. } => Some((clause.clone(), given.clone())),
+            EventFault::Order { given, before } => {
+                Some((format!("not before {before}"), given.to_string()))
+            }
+            _ => None,
+        };
+        self.report.differ(line, what, Rule::Trail, fault, values);
     }
 
     fn heads(&mut self, heads: &[At<TreeHead>]) {
@@ -335,8 +354,10 @@ impl Checks<'_> {
         signed: Time,
     ) -> Option<At<TreeHead>> {
         let head = self.anchor(line, &what, document);
-        // That the signature was there when the log took it is all that is known of its time.
-        let seen = head.as_ref().map_or(self.options.now, |head| head.timestamp.time());
+        // That the signature was there when the log took it is all that is known of its time; and of a log that
+        // anybody may have made, not even that.
+        let believed = head.as_ref().filter(|_| !self.options.logs.is_empty());
+        let seen = believed.map_or(self.options.now, |head| head.timestamp.time());
         self.signature(line, what, document, signer, Times { signed, seen });
         head.map(|head| (line, head))
     }
@@ -446,7 +467,8 @@ impl Checks<'_> {
                 }
                 match export.proofs.get(&(log.clone(), *first, *second)) {
                     None => {
-                        let says = format!("nothing shows that it continues that of {first} leaves");
+                        let says =
+                            format!("nothing shows that it continues that of {first} leaves");
                         self.report.add(*at, what, Rule::Consistency, says);
                     }
                     Some((line, path)) => {

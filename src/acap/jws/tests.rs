@@ -7,8 +7,7 @@ pub(crate) fn ed25519() -> SigningKey {
 }
 
 pub(crate) fn p256() -> SigningKey {
-    let der =
-        EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
+    let der = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
     SigningKey::from_pkcs8(der.unwrap().as_ref(), Some("key-1")).unwrap()
 }
 
@@ -39,7 +38,8 @@ fn the_example_of_rfc_7515_verifies() {
         "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0" }));
     let jws = "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.\
         DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q";
-    let payload = "{\"iss\":\"joe\",\r\n \"exp\":1300819380,\r\n \"http://example.com/is_root\":true}";
+    let payload =
+        "{\"iss\":\"joe\",\r\n \"exp\":1300819380,\r\n \"http://example.com/is_root\":true}";
     let key = key.unwrap();
     assert_eq!(Jws::parse(jws).unwrap().verify(payload.as_bytes(), &key), Ok(()));
     // The same key as a compressed point.

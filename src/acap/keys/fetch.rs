@@ -95,7 +95,9 @@ fn did_web(rest: &str) -> Option<Url> {
     let host = parts.next()?.replace("%3A", ":").replace("%3a", ":");
     let path: Vec<&str> = parts.collect();
     let plain = |text: &str, also: &[u8]| {
-        let good = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte) || also.contains(&byte);
+        let good = |byte: u8| {
+            byte.is_ascii_alphanumeric() || b".-_".contains(&byte) || also.contains(&byte)
+        };
         !text.is_empty() && text != "." && text != ".." && text.bytes().all(good)
     };
     if !plain(&host, b":") || !path.iter().all(|part| plain(part, b"%~")) {
@@ -238,7 +240,8 @@ impl Resolver {
         };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= AGENTS_KNOWN_MAX && !known.contains_key(agent) {
-            let oldest = known.iter().min_by_key(|(_, known)| known.at).map(|(agent, _)| agent.clone());
+            let oldest =
+                known.iter().min_by_key(|(_, known)| known.at).map(|(agent, _)| agent.clone());
             oldest.and_then(|agent| known.remove(&agent));
         }
         known.insert(agent.clone(), Known { found: found.clone(), at: now });

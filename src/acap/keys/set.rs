@@ -151,8 +151,7 @@ impl KeySet {
             let kid = jwk.get("kid").and_then(Value::as_str).map(str::to_owned);
             let time = |member: &'static str, pointer: &str| {
                 let seconds = jwk.pointer(pointer).filter(|value| !value.is_null());
-                let bad =
-                    || KeySetError::BadTime { kid: kid.clone().unwrap_or_default(), member };
+                let bad = || KeySetError::BadTime { kid: kid.clone().unwrap_or_default(), member };
                 let seconds = seconds.map(|value| value.as_u64().ok_or_else(bad)).transpose()?;
                 Ok(seconds.map(|seconds| Time::from_ms(seconds.saturating_mul(1_000))))
             };
@@ -188,7 +187,8 @@ impl KeySet {
         let (methods, uses) = (list("verificationMethod"), list("assertionMethod"));
         few(methods.len())?;
         few(uses.len())?;
-        let full = |id: &str| if id.starts_with('#') { format!("{did}{id}") } else { id.to_owned() };
+        let full =
+            |id: &str| if id.starts_with('#') { format!("{did}{id}") } else { id.to_owned() };
         let id_of = |method: &Value| method.get("id").and_then(Value::as_str).map(full);
         let mut found = Vec::new();
         for used in uses {
@@ -292,7 +292,11 @@ impl KeySet {
 }
 
 impl Key {
-    fn in_time(&self, signer: &AgentId, Times { signed, seen }: Times) -> Result<(), SignatureFault> {
+    fn in_time(
+        &self,
+        signer: &AgentId,
+        Times { signed, seen }: Times,
+    ) -> Result<(), SignatureFault> {
         let kid = || self.kid.clone().unwrap_or_default();
         let outside = |rule: String| SignatureFault::Times {
             signer: signer.clone(),

@@ -49,7 +49,10 @@ fn a_key_signs_in_its_time_and_a_revoked_one_only_what_was_seen_before() {
     let revoked = set(json!({ "revoked": { "revoked_at": seconds(20) } }));
     assert_eq!(check(&revoked, &key, times(15, 16)), Ok(()), "it was anchored before");
     let error = check(&revoked, &key, times(15, 30)).unwrap_err();
-    assert!(matches!(error, SignatureFault::Revoked { .. }), "the date is the signer's own: {error}");
+    assert!(
+        matches!(error, SignatureFault::Revoked { .. }),
+        "the date is the signer's own: {error}"
+    );
     let error = check(&set(json!({ "revoked": {} })), &key, times(15, 16)).unwrap_err();
     assert!(matches!(error, SignatureFault::Revoked { .. }), "revoked without a time: {error}");
     let unread = KeySet::from_jwks(&json!({ "keys": [jwk(&key, &json!({ "exp": "soon" }))] }));
@@ -76,7 +79,8 @@ fn keys_are_found_by_name_and_rotated() {
     assert_eq!(check(&keys, &new, times(1, 1)), Ok(()), "its kid is the last part of the DID URL");
     let error = check(&keys, &other, times(1, 1)).unwrap_err().to_string();
     assert!(error.contains("did:web:a.example has no key") && error.contains("#key-1"), "{error}");
-    let der = aws_lc_rs::signature::Ed25519KeyPair::generate_pkcs8(&aws_lc_rs::rand::SystemRandom::new());
+    let der =
+        aws_lc_rs::signature::Ed25519KeyPair::generate_pkcs8(&aws_lc_rs::rand::SystemRandom::new());
     let forged = SigningKey::from_pkcs8(der.unwrap().as_ref(), Some("old")).unwrap();
     let error = check(&keys, &forged, times(1, 1)).unwrap_err();
     assert!(matches!(error, SignatureFault::Jws(_)), "another key under its name: {error}");
@@ -134,7 +138,8 @@ impl Site {
     async fn start() -> Self {
         let cert = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let root = reqwest::Certificate::from_der(cert.cert.der()).unwrap();
-        let key = rustls::pki_types::PrivateKeyDer::try_from(cert.signing_key.serialize_der()).unwrap();
+        let key =
+            rustls::pki_types::PrivateKeyDer::try_from(cert.signing_key.serialize_der()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -252,9 +257,13 @@ async fn what_is_not_to_be_called_or_too_long_is_not_believed() {
     fails(StatusCode::FOUND, &json!({}), "it answers 302").await;
     fails(StatusCode::OK, &json!({ "id": "did:web:b.example" }), "the document of").await;
     fails(StatusCode::OK, &json!([]), "no DID document").await;
-    let stranger = Resolver::new(ResolverOptions { to_private: true, ..ResolverOptions::default() });
+    let stranger =
+        Resolver::new(ResolverOptions { to_private: true, ..ResolverOptions::default() });
     let untrusted = stranger.unwrap().keys(&agent(&did), at(0), KEYS_TIME_MAX_MS).await;
-    assert!(matches!(untrusted, Err(FetchError::Fetch { .. })), "a certificate of nobody: {untrusted:?}");
+    assert!(
+        matches!(untrusted, Err(FetchError::Fetch { .. })),
+        "a certificate of nobody: {untrusted:?}"
+    );
     let nowhere = site.resolver(true).keys(&agent("spiffe://x/a"), at(0), 1).await;
     assert!(matches!(nowhere, Err(FetchError::NoPlace { .. })));
 }

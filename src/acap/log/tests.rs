@@ -1,6 +1,6 @@
 use super::*;
 use crate::acap::jws::tests::{ed25519, p256};
-use crate::store::{FjallStore, Storage as _, StoreOptions};
+use crate::store::{FaultStore, FjallStore, Storage as _, StoreOptions};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::Ed25519KeyPair;
 use bytes::Bytes;
@@ -78,12 +78,8 @@ fn proofs_are_those_of_certificate_transparency() {
         let item = &leaves[usize::try_from(index).unwrap()];
         assert!(batch::verify_path(&root, index, size, item, &path));
     }
-    let consistencies: [(u64, u64, &[&str]); 4] = [
-        (1, 1, &[]),
-        (1, 8, &[N01, N23, N47]),
-        (6, 8, &[N45, N67, N03]),
-        (2, 5, &[N23, L4]),
-    ];
+    let consistencies: [(u64, u64, &[&str]); 4] =
+        [(1, 1, &[]), (1, 8, &[N01, N23, N47]), (6, 8, &[N45, N67, N03]), (2, 5, &[N23, L4])];
     for (first, second, expected) in consistencies {
         let path = tree::consistency(&nodes, first, second).unwrap();
         assert_eq!(hex(&path), expected, "{first} to {second}");
@@ -122,7 +118,11 @@ fn every_small_tree_continues_every_smaller_one_and_no_other() {
             }
             assert!(!good(&[&path[..], &[[0; 32]]].concat(), &old, &new), "a step too many");
         }
-        assert!(!tree::verify_consistency((second + 1, &root(second)), (second, &root(second)), &[]));
+        assert!(!tree::verify_consistency(
+            (second + 1, &root(second)),
+            (second, &root(second)),
+            &[]
+        ));
     }
 }
 
@@ -244,7 +244,10 @@ fn limits_and_what_is_not_there_are_told() {
     let error = log.append(&many, Time::from_ms(T0)).unwrap_err();
     assert!(error.to_string().contains("1025 hashes"), "{error}");
     assert!(log.append(&many[1..], Time::from_ms(T0)).is_ok());
-    assert!(matches!(log.consistency(5, 2_000), Err(LogError::Beyond { size: 1_024, asked: 2_000 })));
+    assert!(matches!(
+        log.consistency(5, 2_000),
+        Err(LogError::Beyond { size: 1_024, asked: 2_000 })
+    ));
     assert!(matches!(log.consistency(5, 4), Err(LogError::Beyond { .. })));
     assert!(matches!(log.inclusion(1_024, 1_024), Err(LogError::Beyond { .. })));
     assert!(log.inclusion(1_023, 1_024).is_ok());
@@ -254,4 +257,32 @@ fn limits_and_what_is_not_there_are_told() {
     assert!(matches!(forged.verify(), Err(HeadFault::Signature { .. })));
     let other = TreeHead { log_id: Text::new("ethereum:mainnet").unwrap(), ..head };
     assert!(matches!(other.verify(), Err(HeadFault::Log { .. })));
+}
+
+/// Nothing is told of what may not be on the disk, and the next start goes on from what is there.
+#[test]
+fn cr1_a_failed_append_is_told_of_nowhere_and_ends_the_log_until_the_next_start() {
+    for (plan, kept) in [("fail@2", 1), ("fail-kept@2", 2), ("full@2", 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let der = der();
+        {
+            let owner = AgentId::new("spiffe://example.org/agent/a").unwrap();
+            let store = FjallStore::open(dir.path(), &owner, &StoreOptions::default()).unwrap();
+            let store = FaultStore::new(store, plan.parse().unwrap());
+            let log = Log::open(store.side().unwrap().unwrap(), key(&der)).unwrap();
+            log.append(&[hash(1)], Time::from_ms(T0)).unwrap();
+            let failed = log.append(&[hash(2)], Time::from_ms(T0));
+            assert!(matches!(failed, Err(LogError::Store(_))), "{plan}");
+            assert_eq!(log.head().unwrap().tree_size, 1, "{plan}");
+            for again in [1, 2, 3] {
+                let after = log.append(&[hash(again)], Time::from_ms(T0));
+                assert!(matches!(after, Err(LogError::Broken)), "{plan}");
+            }
+        }
+        let log = Log::open(side(dir.path()), key(&der)).unwrap();
+        assert_eq!(log.head().unwrap().tree_size, kept, "{plan}");
+        assert!(log.check().is_ok());
+        let place = log.append(&[hash(2)], Time::from_ms(T0)).unwrap();
+        assert_eq!((place[0].index, log.head().unwrap().tree_size), (1, 2), "{plan}");
+    }
 }

@@ -6,11 +6,7 @@ use proto::batch::{Hash, node as join};
 use sha2::{Digest as _, Sha256};
 
 /// The hash over `count` leaves from `from` on, which is where such a part of a tree begins.
-fn part<E>(
-    node: &impl Fn(u32, u64) -> Result<Hash, E>,
-    from: u64,
-    count: u64,
-) -> Result<Hash, E> {
+fn part<E>(node: &impl Fn(u32, u64) -> Result<Hash, E>, from: u64, count: u64) -> Result<Hash, E> {
     if count.is_power_of_two() {
         let level = count.trailing_zeros();
         return node(level, from >> level);
