@@ -127,6 +127,8 @@ pub struct Log {
 
 /// Nodes of a tree whose number of leaves is a power of two never change, so they are kept.
 type Fresh = BTreeMap<(u32, u64), Hash>;
+/// Level, number, and hash.
+type Node = ((u32, u64), Hash);
 
 impl Log {
     /// Opens the log of `key`, and holds what is stored against the last head that was signed.
@@ -376,7 +378,7 @@ fn grown(
     at: u64,
     hash: Hash,
     left_of: impl Fn(u32, u64) -> Result<Hash, LogError>,
-) -> Result<Vec<((u32, u64), Hash)>, LogError> {
+) -> Result<Vec<Node>, LogError> {
     let (mut level, mut index, mut hash) = (0, at, hash);
     let mut made = vec![((level, index), hash)];
     while index & 1 == 1 {
