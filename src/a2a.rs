@@ -24,7 +24,7 @@ mod operations;
 pub(crate) mod parameters;
 mod push;
 mod quic;
-mod reach;
+pub(crate) mod reach;
 mod record;
 mod rest;
 mod rpc;

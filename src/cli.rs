@@ -1,6 +1,7 @@
 //! The command line: `abhyasa COMMAND`.
 
 mod client;
+mod consent;
 mod inbox;
 mod issue;
 mod mcp;
@@ -16,6 +17,7 @@ use crate::config::{HttpUrl, NodeConfig};
 use crate::demo;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use client::{Client, ClientError};
+use consent::ConsentCommand;
 use inbox::{EscalationArgs, ReconciliationArgs};
 use issue::IssueArgs;
 use mcp_proxy::ProxyArgs;
@@ -114,6 +116,11 @@ enum Command {
         #[command(subcommand)]
         command: MoqCommand,
     },
+    /// Hash policies, and check what agents have agreed and done. Needs no node.
+    Consent {
+        #[command(subcommand)]
+        command: ConsentCommand,
+    },
     /// See the promise kept over a bad link and through crashes.
     Demo(demo::Args),
     /// Measure what custody costs on this machine.
@@ -186,6 +193,7 @@ impl Cli {
                 runtime.shutdown_background();
                 return done;
             }
+            Command::Consent { command } => return command.run(global.json),
             Command::Bench(args) => return bench::run(&args, global.json),
             Command::Demo(args) => return demo::run(&args, global.json),
             Command::Completions { shell } => {
@@ -228,6 +236,7 @@ async fn call(command: Command, client: &Client, json: bool) -> anyhow::Result<E
         | Command::Bench(_)
         | Command::Mcp { .. }
         | Command::Moq { .. }
+        | Command::Consent { .. }
         | Command::Demo(_)
         | Command::Completions { .. } => {}
     }

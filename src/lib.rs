@@ -1,6 +1,7 @@
 //! The abhyasa node: the async shell around the custody core.
 
 mod a2a;
+pub mod acap;
 pub mod api;
 mod binding;
 mod bridge;

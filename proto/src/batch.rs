@@ -410,11 +410,15 @@ fn halves(items: &[Bytes]) -> (&[Bytes], &[Bytes]) {
     items.split_at_checked(half).unwrap_or_default()
 }
 
-fn leaf(item: &[u8]) -> Hash {
+/// The hash of a leaf (RFC 9162 §2.1.1).
+#[must_use]
+pub fn leaf(item: &[u8]) -> Hash {
     Sha256::new().chain_update([0]).chain_update(item).finalize().into()
 }
 
-fn node(left: &Hash, right: &Hash) -> Hash {
+/// The hash of a node over two others (RFC 9162 §2.1.1).
+#[must_use]
+pub fn node(left: &Hash, right: &Hash) -> Hash {
     Sha256::new().chain_update([1]).chain_update(left).chain_update(right).finalize().into()
 }
 

@@ -27,11 +27,19 @@ pub enum SideTable {
     TaskPush,
     /// Tasks that carry an obligation, by caller and obligation.
     TaskObligation,
+    /// The transparency log of consent: leaves, nodes and tree heads.
+    ConsentLog,
 }
 
 impl SideTable {
-    const ALL: [Self; 5] =
-        [Self::Task, Self::TaskBrief, Self::TaskEvent, Self::TaskPush, Self::TaskObligation];
+    const ALL: [Self; 6] = [
+        Self::Task,
+        Self::TaskBrief,
+        Self::TaskEvent,
+        Self::TaskPush,
+        Self::TaskObligation,
+        Self::ConsentLog,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -40,6 +48,7 @@ impl SideTable {
             Self::TaskEvent => "a2a_task_event",
             Self::TaskPush => "a2a_task_push",
             Self::TaskObligation => "a2a_task_obligation",
+            Self::ConsentLog => "consent_log",
         }
     }
 }
@@ -97,13 +106,14 @@ impl SideStore {
     }
 
     fn table(&self, table: SideTable) -> &Keyspace {
-        let [task, brief, event, push, obligation] = &self.tables;
+        let [task, brief, event, push, obligation, consent_log] = &self.tables;
         match table {
             SideTable::Task => task,
             SideTable::TaskBrief => brief,
             SideTable::TaskEvent => event,
             SideTable::TaskPush => push,
             SideTable::TaskObligation => obligation,
+            SideTable::ConsentLog => consent_log,
         }
     }
 

@@ -1,0 +1,152 @@
+//! `abhyasa consent`: hashes of policies, and audits of exports. Neither needs a node.
+
+use super::output;
+use crate::acap::audit::{self, Report, VerifyOptions};
+use crate::acap::keys::{KeySet, SignaturePolicy};
+use crate::acap::log::LEDGER_PREFIX;
+use anyhow::{Context as _, bail};
+use proto::consent::{DOCUMENT_LEN_MAX, PolicyDocument, read};
+use proto::id::AgentId;
+use proto::time::Time;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+/// What is done with consent documents.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum ConsentCommand {
+    /// Print the hash of a policy document (JSON), which its document_hash must be.
+    Hash {
+        /// The document.
+        file: PathBuf,
+    },
+    /// Check an export: links, hashes, signatures, anchors and proofs, offline. Exit code 1 if
+    /// anything is wrong.
+    Verify(VerifyArgs),
+}
+
+/// What is asked of an export.
+#[derive(Debug, clap::Args)]
+pub(super) struct VerifyArgs {
+    /// The export, in JSON lines.
+    file: PathBuf,
+    /// JSON file with keys of agents: an object of agent id to JWKS or DID document. A did:key needs none.
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+    /// A log to believe: its id, or its did:key. May be given several times; without it any log is.
+    #[arg(long = "log", value_name = "ID")]
+    logs: Vec<String>,
+    /// Every record and event must be signed.
+    #[arg(long)]
+    require_signatures: bool,
+    /// Every record and event must be anchored in a log.
+    #[arg(long)]
+    require_anchors: bool,
+}
+
+impl ConsentCommand {
+    pub(super) fn run(self, json: bool) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Hash { file } => hash(&file, json),
+            Self::Verify(args) => args.run(json),
+        }
+    }
+}
+
+/// A file of at most the length of a document.
+fn small(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let name = || file.display().to_string();
+    let mut bytes = Vec::new();
+    let limit = DOCUMENT_LEN_MAX as u64 + 1; // one more, so that `read` says that it is too long
+    File::open(file).with_context(name)?.take(limit).read_to_end(&mut bytes).with_context(name)?;
+    Ok(bytes)
+}
+
+fn hash(file: &Path, json: bool) -> anyhow::Result<ExitCode> {
+    let policy: PolicyDocument =
+        read(&small(file)?).with_context(|| format!("{} is no policy", file.display()))?;
+    let (told, found) = (&policy.document_hash, policy.computed_hash());
+    if json {
+        let same = *told == found;
+        let text = serde_json::json!({ "hash": found, "document_hash": told, "same": same });
+        output::line(&text.to_string());
+    } else {
+        output::line(found.as_str());
+        if *told != found {
+            eprintln!("note: its document_hash is {told}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl VerifyArgs {
+    fn run(self, json: bool) -> anyhow::Result<ExitCode> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut options = VerifyOptions::at(Time::default().after(since));
+        if let Some(file) = &self.keys {
+            options.keys = keys(file)?;
+        }
+        for log in &self.logs {
+            let id = log.strip_prefix(LEDGER_PREFIX).unwrap_or(log);
+            KeySet::from_did_key(id)
+                .with_context(|| format!("--log {log}: a log is called by its did:key"))?;
+            options.logs.insert(format!("{LEDGER_PREFIX}{id}"));
+        }
+        if self.require_signatures {
+            options.signatures = SignaturePolicy::Required;
+        }
+        options.anchors_required = self.require_anchors;
+        let name = || self.file.display().to_string();
+        let file = File::open(&self.file).with_context(name)?;
+        let report = audit::verify(BufReader::new(file), &options).with_context(name)?;
+        if json {
+            output::line(&serde_json::to_string(&report).context("the report")?);
+        } else {
+            output::line(&text(&report));
+        }
+        Ok(if report.good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn keys(file: &Path) -> anyhow::Result<BTreeMap<AgentId, KeySet>> {
+    let name = || format!("{}", file.display());
+    let found: Map<String, Value> = read(&small(file)?).with_context(name)?;
+    let mut keys = BTreeMap::new();
+    for (agent, document) in found {
+        let of = || format!("{}: the keys of {agent}", file.display());
+        let id = AgentId::new(&agent).with_context(of)?;
+        let set = if document.get("keys").is_some() {
+            KeySet::from_jwks(&document)
+        } else {
+            KeySet::from_did_document(&agent, &document)
+        };
+        keys.insert(id, set.with_context(of)?);
+    }
+    if keys.is_empty() {
+        bail!("{} has no keys", file.display());
+    }
+    Ok(keys)
+}
+
+/// The report for people.
+fn text(report: &Report) -> String {
+    let mut lines: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    let told = report.findings.len() as u64;
+    if report.count > told {
+        lines.push(format!("and {} more", report.count - told));
+    }
+    lines.extend(report.notes.iter().map(|note| format!("note: {note}")));
+    let Report { policies, records, events, signed, anchored, .. } = report;
+    let of = format!(
+        "{policies} policies, {records} records, {events} events; {signed} signed, {anchored} anchored"
+    );
+    lines.push(match report.count {
+        0 => format!("good: {of}"),
+        count => format!("NOT GOOD, {count} findings: {of}"),
+    });
+    lines.join("\n")
+}
