@@ -1,6 +1,7 @@
 //! The abhyasa node: the async shell around the custody core.
 
 mod a2a;
+mod acap;
 pub mod api;
 mod binding;
 mod bridge;
@@ -29,6 +30,7 @@ pub mod telemetry;
 pub mod tls;
 
 pub use a2a::A2aError;
+pub use acap::AcapError;
 pub use driver::DriverError;
 pub use handler::HandlerError;
 pub use proto;

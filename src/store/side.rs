@@ -27,11 +27,34 @@ pub enum SideTable {
     TaskPush,
     /// Tasks that carry an obligation, by caller and obligation.
     TaskObligation,
+    /// Versions of the usage policy that were served, by number.
+    AcapPolicy,
+    /// How far the chains of each caller are, by caller.
+    AcapPair,
+    /// Consent records, by caller and number.
+    AcapRecord,
+    /// Adherence events of callers, by caller and number.
+    AcapEvent,
+    /// What was attempted at the gate, by caller and number.
+    AcapAttempt,
+    /// Numbers of records and events, by caller and id.
+    AcapId,
 }
 
 impl SideTable {
-    const ALL: [Self; 5] =
-        [Self::Task, Self::TaskBrief, Self::TaskEvent, Self::TaskPush, Self::TaskObligation];
+    const ALL: [Self; 11] = [
+        Self::Task,
+        Self::TaskBrief,
+        Self::TaskEvent,
+        Self::TaskPush,
+        Self::TaskObligation,
+        Self::AcapPolicy,
+        Self::AcapPair,
+        Self::AcapRecord,
+        Self::AcapEvent,
+        Self::AcapAttempt,
+        Self::AcapId,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -40,6 +63,12 @@ impl SideTable {
             Self::TaskEvent => "a2a_task_event",
             Self::TaskPush => "a2a_task_push",
             Self::TaskObligation => "a2a_task_obligation",
+            Self::AcapPolicy => "acap_policy",
+            Self::AcapPair => "acap_pair",
+            Self::AcapRecord => "acap_record",
+            Self::AcapEvent => "acap_event",
+            Self::AcapAttempt => "acap_attempt",
+            Self::AcapId => "acap_id",
         }
     }
 }
@@ -97,13 +126,31 @@ impl SideStore {
     }
 
     fn table(&self, table: SideTable) -> &Keyspace {
-        let [task, brief, event, push, obligation] = &self.tables;
+        let [
+            task,
+            brief,
+            event,
+            push,
+            obligation,
+            acap_policy,
+            acap_pair,
+            acap_record,
+            acap_event,
+            acap_attempt,
+            acap_id,
+        ] = &self.tables;
         match table {
             SideTable::Task => task,
             SideTable::TaskBrief => brief,
             SideTable::TaskEvent => event,
             SideTable::TaskPush => push,
             SideTable::TaskObligation => obligation,
+            SideTable::AcapPolicy => acap_policy,
+            SideTable::AcapPair => acap_pair,
+            SideTable::AcapRecord => acap_record,
+            SideTable::AcapEvent => acap_event,
+            SideTable::AcapAttempt => acap_attempt,
+            SideTable::AcapId => acap_id,
         }
     }
 
