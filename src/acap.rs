@@ -20,8 +20,8 @@ use book::{Book, id_key, json, key, number};
 use line::Line;
 use proto::consent::{
     AdherenceDecision, AdherenceEvent, Append, ConsentDecision, ConsentRecord, ContentHash, Input,
-    Now, Pair, PrincipalId, Refused, Request, Triggers, UsagePolicyRef, canonical, check_action,
-    read,
+    Now, Pair, PrincipalId, Refused, Request, Stamp, Triggers, UsagePolicyRef, canonical,
+    check_action, read,
 };
 use proto::id::{AgentId, GovernedKey, Kind};
 use proto::record::Role;
@@ -32,6 +32,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
 
 pub(crate) use calls::Told;
@@ -40,6 +41,12 @@ pub use line::AcapError;
 
 /// Whose revocation withdraws consent, on the papers' wire.
 const CONSENT: &str = "anumati.consent";
+/// How far the clock of a caller may be ahead of ours.
+const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(300);
+/// Callers that are looked at between two pauses, when governed state has changed.
+const LOOKS_AT_ONCE: usize = 64;
+/// Pause between two looks while it changes all the time.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Bytes of the entries on one page of an audit.
 const PAGE_LEN_MAX: usize = 1024 * 1024;
 
@@ -251,7 +258,10 @@ impl Acap {
                 let books = self.books.read().unwrap_or_else(PoisonError::into_inner);
                 books.keys().cloned().collect()
             };
-            for caller in callers {
+            for (at, caller) in callers.into_iter().enumerate() {
+                if at % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1 {
+                    tokio::task::yield_now().await; // the reads block
+                }
                 if !matches!(self.withdrawn(&caller), Ok(Some(_))) {
                     continue;
                 }
@@ -268,6 +278,7 @@ impl Acap {
                     tracing::error!(%caller, %denial, "consent that was withdrawn is not ended");
                 }
             }
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
         std::future::pending().await // the node is gone
     }
@@ -333,6 +344,7 @@ impl Acap {
             Ok(number) => return Ok(answer(number)),
             Err(hash) => hash,
         };
+        self.check_time("accepted_at", &record.accepted_at)?;
         if let Some(signatures) = &self.signatures {
             let wrong = |what| Denial::forbidden("signature", what);
             signatures.record(&record, peer).map_err(wrong)?;
@@ -389,6 +401,16 @@ impl Acap {
         Ok(answer(number))
     }
 
+    /// Refuses what will have been decided: what follows it could not be told before.
+    fn check_time(&self, what: &str, stamp: &Stamp) -> Result<(), Denial> {
+        if stamp.time() <= self.clock.now().after(CLOCK_AHEAD_MAX) {
+            return Ok(());
+        }
+        let ahead = CLOCK_AHEAD_MAX.as_secs();
+        let what = format!("{what} is {stamp}, more than {ahead} s ahead of this node's clock");
+        Err(Denial::new(axum::http::StatusCode::UNPROCESSABLE_ENTITY, "time", what))
+    }
+
     /// Says which policy holds.
     fn hint(&self, denial: Denial) -> Denial {
         let policy = &self.line.policy;
@@ -411,6 +433,7 @@ impl Acap {
             }
             Err(hash) => hash,
         };
+        self.check_time("timestamp", &given.timestamp)?;
         if let Some(signatures) = &self.signatures {
             let wrong = |what| Denial::forbidden("signature", what);
             signatures.event(&given, peer).map_err(wrong)?;

@@ -268,7 +268,7 @@ impl A2a {
                 None => fault,
             };
             let fault = match refusal.consent() {
-                Some(denial) => fault.with("acap", &denial.to_string()),
+                Some(denial) => fault.with("acap", denial.to_string()),
                 None => fault,
             };
             match refusal.obligation() {

@@ -106,6 +106,9 @@ async fn a_record_of_an_old_version_is_a_conflict() {
     let hash = json!({ "policy_hash": first().document_hash });
     let wrong = server.consent(&record("r-1", None, &second(), &[], hash)).await;
     assert_eq!(code(&wrong), (409, "policy_hash"));
+    let late = json!({ "accepted_at": "2999-01-01T00:00:00Z" });
+    let late = server.consent(&record("r-1", None, &second(), &[], late)).await;
+    assert_eq!(code(&late), (422, "time"));
     let mut part = serde_json::to_value(record("r-1", None, &second(), &[], json!({}))).unwrap();
     part["parsed_claims"].as_array_mut().unwrap().pop();
     let part = server.post(Some(BOB), "/acap/consent", &part).await;

@@ -7,6 +7,7 @@ mod common;
 
 mod calls;
 mod chains;
+mod crashes;
 mod custody;
 mod policy;
 
