@@ -538,10 +538,9 @@ impl Acap {
             let what = format!("{caller} has no chain of consent here");
             return Err(Denial::new(axum::http::StatusCode::NOT_FOUND, "not_found", what));
         };
-        let (kept, state) = {
-            let book = book.lock().await;
-            (book.kept.clone(), book.machine.state())
-        };
+        let mut now = book.lock().await.clone();
+        self.look(caller, &mut now, &Told::default())?; // as it stands now, on a copy
+        let (kept, state) = (now.kept, now.machine.state());
         let lists = [
             ("record", SideTable::AcapRecord, kept.records),
             ("event", SideTable::AcapEvent, kept.events),

@@ -81,6 +81,8 @@ async fn s7_a_new_version_of_the_policy_blocks_until_there_is_new_consent() {
     let config = server.stop().await;
     publish(&world, &second());
     let server = Server::start(config).await;
+    let (_, audit) = server.audit(None, "bob", "").await;
+    assert_eq!((&audit["state"], &audit["ended"]), (&json!("stale"), &json!("POLICY_BUMP")));
     let refused = server.call("book", json!({})).await.unwrap_err();
     assert_eq!((&refused["code"], blocking(&refused)), (&json!("consent_stale"), vec![USE]));
     let late = event("e-2", Some("e-1"), "r-1", USE, "permit", json!({}));
