@@ -13,11 +13,11 @@
 mod backend;
 mod card;
 mod dispatch;
-mod fault;
+pub(crate) mod fault;
 pub(crate) mod http;
 mod jobs;
 mod keys;
-mod log;
+pub(crate) mod log;
 pub(crate) mod moqt;
 mod obligation;
 mod operations;

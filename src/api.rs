@@ -23,6 +23,7 @@ mod watch;
 pub use auth::{Auth, AuthError};
 
 use crate::a2a::http as a2a;
+use crate::acap::http as acap;
 use crate::calls::Serving;
 use crate::mcp;
 use crate::node::NodeHandle;
@@ -132,14 +133,17 @@ fn routes_of_mcp(app: &App) -> Router {
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::own_origin))
 }
 
-/// What others than the operator may call, over HTTP of any version. A2A is described by its own
-/// specification and by the agent card, not by our document.
+/// What others than the operator may call, over HTTP of any version. A2A and ACAP are described by their own
+/// specifications and by the agent card, not by our document.
 fn routes_of_peers(app: &App) -> Router {
     let a2a = app.node.a2a().map_or_else(Router::new, |a2a| {
         let (auth, stop) = (app.auth.clone(), app.stop.clone());
         a2a::router(a2a::Surface { a2a: a2a.clone(), auth, stop })
     });
-    peer_routes().with_state(app.clone()).merge(a2a)
+    let acap = app.node.acap().map_or_else(Router::new, |acap| {
+        acap::router(acap::Surface { acap: acap.clone(), auth: app.auth.clone() })
+    });
+    peer_routes().with_state(app.clone()).merge(a2a).merge(acap)
 }
 
 fn around(router: Router, app: &App) -> Router {

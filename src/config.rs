@@ -3,6 +3,7 @@
 //! Every setting but `node.id` has a default. Unknown keys, values out of range and settings that
 //! contradict each other are refused with the file, the line and the fix ([`ConfigError`]).
 
+mod acap;
 mod address;
 mod error;
 mod gate;
@@ -15,6 +16,7 @@ mod secret;
 mod section;
 mod sections;
 
+pub use acap::{AcapConfig, AcapMode, POLICY_CLAIMS_MAX, PolicyClaims};
 pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use error::{CONFIG_LEN_MAX, ConfigError};
 pub use gate::{CallPattern, GATE_CALLS_MAX, GATE_RULES_MAX, GatePrincipal, GateRule};
@@ -67,6 +69,10 @@ pub struct NodeConfig {
     pub a2a: A2aConfig,
     /// What calls of agents behind this node need.
     pub gate: Vec<GateRule>,
+    /// Consent to a usage policy.
+    pub acap: AcapConfig,
+    /// Which claims of it govern which calls.
+    pub policy_claims: Vec<PolicyClaims>,
     /// MCP servers behind this node; names are unique.
     pub mcp_servers: Vec<McpServer>,
     /// MCP server.
@@ -109,6 +115,10 @@ struct File {
     a2a: A2aConfig,
     #[serde(default)]
     gate: Vec<gate::GateTable>,
+    #[serde(default)]
+    acap: AcapConfig,
+    #[serde(default)]
+    policy_claims: Vec<acap::ClaimsTable>,
     #[serde(default)]
     mcp_servers: Vec<mcp_servers::McpServerTable>,
     #[serde(default)]
@@ -174,6 +184,7 @@ impl File {
         in_range(&self.rates)?;
         in_range(&self.weights)?;
         in_range(&self.a2a)?;
+        in_range(&self.acap)?;
         in_range(&self.mcp)?;
         in_range(&self.moq)?;
         in_range(&self.escalation)?;
@@ -183,6 +194,7 @@ impl File {
             [&mut self.node.data_dir, &mut self.quic.cert, &mut self.quic.key, &mut self.quic.ca]
                 .into_iter()
                 .chain(&mut self.api.token_file)
+                .chain(&mut self.acap.policy)
         {
             *path = base.join(&*path);
         }
@@ -220,6 +232,8 @@ impl File {
             weights: self.weights,
             a2a: self.a2a,
             gate: gate::check(self.gate)?,
+            policy_claims: acap::check(&self.acap, self.policy_claims)?,
+            acap: self.acap,
             mcp: self.mcp,
             conformance: false,
             escalation: self.escalation,

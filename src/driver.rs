@@ -84,6 +84,9 @@ pub enum DriverError {
     /// A part of the A2A server ended without an error of its own.
     #[error("the A2A server cannot go on: {0}")]
     A2a(&'static str),
+    /// A part of what keeps consent ended without an error of its own.
+    #[error("consent cannot be kept any more: {0}")]
+    Acap(&'static str),
 }
 
 /// What others may know of the driver's state without asking it.

@@ -2,6 +2,7 @@
 //! needs are looked at, and they are looked at again whenever governed state changes. What is
 //! withheld blocks new calls and ends those that run. Nothing that cannot be known is allowed.
 
+use crate::acap::{Acap, Denial, Told};
 use crate::config::{GatePrincipal, GateRule, NodeConfig};
 use crate::store::Storage;
 use proto::id::{AgentId, GovernedKey, Kind};
@@ -89,41 +90,78 @@ pub(crate) enum Wanted {
 
 /// Why a call does not run.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
-    scope: GovernedKey,
-    /// Whose word is missing.
-    principal: AgentId,
-    why: &'static str,
-    cell: Option<Cell>,
-    /// Whether the state could not be read: it may be well another time.
-    pub(crate) unreadable: bool,
+pub(crate) enum Refusal {
+    /// An authorization is missing.
+    Authority {
+        scope: GovernedKey,
+        /// Whose word is missing.
+        principal: AgentId,
+        why: &'static str,
+        cell: Option<Box<Cell>>,
+        /// Whether the state could not be read.
+        unreadable: bool,
+    },
+    /// Consent is.
+    Consent(Box<Denial>),
 }
 
 impl Refusal {
     /// For machines.
     pub(crate) fn to_json(&self) -> serde_json::Value {
+        let (scope, principal, why, cell) = match self {
+            Self::Authority { scope, principal, why, cell, .. } => (scope, principal, why, cell),
+            Self::Consent(denial) => return serde_json::json!({ "acap": denial.to_json() }),
+        };
         let mut json = serde_json::json!({
-            "scope": self.scope.as_str(), "principal": self.principal.as_str(), "why": self.why,
+            "scope": scope.as_str(), "principal": principal.as_str(), "why": why,
         });
-        if let (Some(cell), Some(json)) = (&self.cell, json.as_object_mut()) {
+        if let (Some(cell), Some(json)) = (cell, json.as_object_mut()) {
             json.insert("obligation_id".into(), cell.obligation_id.to_string().into());
             json.insert("at".into(), cell.at.to_rfc3339().into());
         }
         json
     }
 
-    pub(crate) fn scope(&self) -> &str {
-        self.scope.as_str()
+    /// Whether it may be well another time.
+    pub(crate) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Authority { unreadable, .. } => *unreadable,
+            Self::Consent(denial) => denial.is_temporary(),
+        }
+    }
+
+    /// The scope that is withheld, if it is one.
+    pub(crate) fn scope(&self) -> Option<&str> {
+        match self {
+            Self::Authority { scope, .. } => Some(scope.as_str()),
+            Self::Consent(_) => None,
+        }
+    }
+
+    /// What is missing of consent, if that is it.
+    pub(crate) fn consent(&self) -> Option<serde_json::Value> {
+        match self {
+            Self::Authority { .. } => None,
+            Self::Consent(denial) => Some(denial.to_json()),
+        }
     }
 
     pub(crate) fn obligation(&self) -> Option<String> {
-        self.cell.as_ref().map(|cell| cell.obligation_id.to_string())
+        match self {
+            Self::Authority { cell, .. } => {
+                cell.as_ref().map(|cell| cell.obligation_id.to_string())
+            }
+            Self::Consent(_) => None,
+        }
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scope, principal, why, cell, .. } = self;
+        let (scope, principal, why, cell) = match self {
+            Self::Authority { scope, principal, why, cell, .. } => (scope, principal, why, cell),
+            Self::Consent(denial) => return write!(f, "consent withheld: {denial}"),
+        };
         write!(f, "authority withheld: {scope} of {principal} is {why}")?;
         match cell {
             Some(cell) => {
@@ -142,6 +180,8 @@ pub(crate) struct Gate {
     /// On whose behalf peers act.
     principals: BTreeMap<AgentId, AgentId>,
     store: Arc<dyn Storage>,
+    /// Consent that calls of peers need beside.
+    acap: Option<Arc<Acap>>,
     /// Counts changes of governed state, told when they are durable.
     changes: watch::Receiver<u64>,
 }
@@ -156,6 +196,7 @@ impl Gate {
     pub(crate) fn new(
         config: &NodeConfig,
         store: Arc<dyn Storage>,
+        acap: Option<Arc<Acap>>,
         changes: watch::Receiver<u64>,
     ) -> Self {
         let of = |peer: &crate::config::PeerConfig| (peer.id.clone(), peer.principal.clone());
@@ -165,8 +206,14 @@ impl Gate {
             kinds: config.kinds.keys().cloned().collect(),
             principals: config.peers.iter().map(of).collect(),
             store,
+            acap,
             changes,
         }
+    }
+
+    /// What calls of peers have to consent to, if there is anything.
+    pub(crate) const fn acap(&self) -> Option<&Arc<Acap>> {
+        self.acap.as_ref()
     }
 
     fn rules<'a>(&'a self, wanted: &'a Wanted) -> impl Iterator<Item = &'a GateRule> {
@@ -178,12 +225,13 @@ impl Gate {
         })
     }
 
-    /// Whether there is any rule for such calls.
+    /// Whether anything is asked of such calls.
     pub(crate) fn governs(&self, wanted: &Wanted) -> bool {
-        self.rules(wanted).next().is_some()
+        self.acap.is_some() || self.rules(wanted).next().is_some()
     }
 
-    /// Whether a call of `caller` may run; `None` is this node's own side.
+    /// Whether a call of `caller` may run, or go on; `None` is this node's own side. Consent that is withdrawn
+    /// under custody ends a call; what else ends consent lets it finish, and blocks the next.
     pub(crate) fn check(&self, caller: Option<&AgentId>, wanted: &Wanted) -> Result<(), Refusal> {
         for rule in self.rules(wanted) {
             let (role, agent, principal) = match (&rule.principal, caller) {
@@ -197,9 +245,10 @@ impl Gate {
                 (GatePrincipal::Named(agent), _) => (Role::Receiver, agent, agent),
             };
             let kinds = if rule.kinds.is_empty() { &self.kinds } else { &rule.kinds };
-            let refuse = |why, cell, unreadable| {
+            let refuse = |why, cell: Option<Cell>, unreadable| {
                 let (scope, principal) = (rule.scope.clone(), principal.clone());
-                Err(Refusal { scope, principal, why, cell, unreadable })
+                let cell = cell.map(Box::new);
+                Err(Refusal::Authority { scope, principal, why, cell, unreadable })
             };
             match authorization(&*self.store, role, agent, kinds, &rule.scope) {
                 Ok(Authorization { why: Why::Granted, .. }) => {}
@@ -211,7 +260,33 @@ impl Gate {
                 }
             }
         }
-        Ok(())
+        match (&self.acap, caller) {
+            (Some(acap), Some(caller)) => acap.check_withdrawn(caller).map_err(consent),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets a call in, or not. Where consent is asked for, that is on record when this returns.
+    pub(crate) async fn admit(
+        &self,
+        caller: Option<&AgentId>,
+        wanted: &Wanted,
+        told: &Told,
+    ) -> Result<(), Refusal> {
+        let Err(refusal) = self.check(caller, wanted) else {
+            return match (&self.acap, caller) {
+                (Some(acap), Some(caller)) => {
+                    acap.admit(caller, wanted, told).await.map_err(consent)
+                }
+                _ => Ok(()),
+            };
+        };
+        // Refused for another reason, the attempt is on record all the same.
+        if let (Some(acap), Some(caller)) = (&self.acap, caller) {
+            let why = refusal.to_string();
+            acap.denied(caller, wanted, told, &why).await.map_err(consent)?;
+        }
+        Err(refusal)
     }
 
     /// Tells of changes of governed state.
@@ -234,6 +309,10 @@ impl Gate {
             }
         }
     }
+}
+
+fn consent(denial: Denial) -> Refusal {
+    Refusal::Consent(Box::new(denial))
 }
 
 /// Changes of governed state, however many at a time.

@@ -30,6 +30,7 @@ pub mod telemetry;
 pub mod tls;
 
 pub use a2a::A2aError;
+pub use acap::AcapError;
 pub use driver::DriverError;
 pub use handler::HandlerError;
 pub use proto;

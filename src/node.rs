@@ -5,6 +5,7 @@
 
 use crate::a2a::moqt::Front;
 use crate::a2a::{A2a, A2aError, Around};
+use crate::acap::{Acap, AcapError};
 use crate::api::h3::EXCESSIVE_LOAD;
 use crate::binding::http::HttpPeers;
 use crate::binding::quic::Context;
@@ -81,6 +82,9 @@ pub enum StartError {
     /// The A2A server.
     #[error(transparent)]
     A2a(#[from] A2aError),
+    /// Consent of callers.
+    #[error(transparent)]
+    Acap(#[from] AcapError),
     /// A socket.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -348,7 +352,23 @@ impl Builder {
         }
         let config = Arc::new(config);
         let http = Arc::new(http);
-        let gate = Arc::new(Gate::new(&config, storage.clone(), router.governed.subscribe()));
+        let (acap, acap_failed) =
+            match config.acap.policy.as_deref().filter(|_| config.acap.enabled) {
+                None => (None, None),
+                Some(policy) => {
+                    let store = storage.side()?.ok_or(AcapError::NoPlace)?;
+                    let (failing, failed) = oneshot::channel();
+                    let (cells, clock) = (storage.clone(), clock.clone());
+                    let acap =
+                        Acap::open(config.clone(), policy, clock, cells, store, failing).await?;
+                    (Some(Arc::new(acap)), Some(failed))
+                }
+            };
+        if let Some(acap) = &acap {
+            tasks.spawn(acap.clone().run(router.governed.subscribe()));
+        }
+        let governed = router.governed.subscribe();
+        let gate = Arc::new(Gate::new(&config, storage.clone(), acap.clone(), governed));
         let (stop, stopping) = watch::channel(false);
         let moq = if moq_wanted {
             let around = MoqAround {
@@ -401,6 +421,7 @@ impl Builder {
             registry,
             http,
             a2a,
+            acap,
             http3: Arc::new(Mutex::new(http3)),
             quic_address,
         };
@@ -422,11 +443,11 @@ impl Builder {
                 servers.spawn(moq.clone().accept(serving, incoming, fronts));
             }
         }
-        Ok(Node { handle, endpoint, tasks, servers, stop, ended, a2a_failed })
+        Ok(Node { handle, endpoint, tasks, servers, stop, ended, a2a_failed, acap_failed })
     }
 }
 
-/// Why the A2A server cannot go on. Told once; without a server, never.
+/// Why a part of the node that keeps tables of its own cannot go on. Told once; without it, never.
 async fn heard(from: &mut Option<oneshot::Receiver<DriverError>>) -> DriverError {
     let Some(receiver) = from.as_mut() else { return std::future::pending().await };
     let told = receiver.await;
@@ -574,6 +595,7 @@ pub struct Node {
     stop: watch::Sender<bool>,
     ended: oneshot::Receiver<Result<(), DriverError>>,
     a2a_failed: Option<oneshot::Receiver<DriverError>>,
+    acap_failed: Option<oneshot::Receiver<DriverError>>,
 }
 
 impl Node {
@@ -596,6 +618,7 @@ impl Node {
         tokio::select! {
             ended = &mut self.ended => ended.unwrap_or(Ok(())),
             error = heard(&mut self.a2a_failed) => Err(error),
+            error = heard(&mut self.acap_failed) => Err(error),
         }
     }
 
@@ -618,6 +641,9 @@ impl Node {
         tasks.shutdown().await;
         if let Some(a2a) = &handle.a2a {
             a2a.stop().await;
+        }
+        if let Some(acap) = &handle.acap {
+            acap.stop().await;
         }
         result
     }

@@ -208,6 +208,7 @@ fn commands_in_the_documents_are_those_of_the_program() {
         "README.md",
         "docs/two-machines.md",
         "docs/consent.md",
+        "docs/consent-audit.md",
         "docs/mcp-proxy.md",
         "docs/mcp.md",
         "docs/simulation.md",

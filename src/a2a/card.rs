@@ -11,6 +11,7 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED,
 };
 use axum::response::{IntoResponse, Response};
+use proto::consent::EXTENSION_URI;
 use proto::id::{AgentId, Kind};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -77,6 +78,16 @@ impl A2a {
             "required": self.config.a2a.extension_required,
             "params": self.service_ref(&base, peer)
         })];
+        let mut skills = profile.skills.clone();
+        if let Some(acap) = self.gate.acap() {
+            extensions.push(json!({
+                "uri": EXTENSION_URI,
+                "description": "A usage policy that callers consent to, claim by claim, before a skill runs (ACAP).",
+                "required": false, // who does not know it is refused with what is missing
+                "params": acap.reference(&base)
+            }));
+            acap.annotate_skills(&mut skills);
+        }
         extensions.extend(profile.extensions.iter().cloned());
         let modes = |modes: &[String]| {
             if modes.is_empty() { vec!["text/plain".to_owned()] } else { modes.to_vec() }
@@ -98,7 +109,7 @@ impl A2a {
             },
             "defaultInputModes": modes(&profile.input_modes),
             "defaultOutputModes": modes(&profile.output_modes),
-            "skills": profile.skills
+            "skills": skills
         });
         // On a loopback address without a token, who is on this machine needs none.
         let open = self.config.api.is_loopback() && self.config.api.token_file.is_none();

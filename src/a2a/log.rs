@@ -26,17 +26,30 @@ const BYTES_SHARED_MAX: usize = 1024 * 1024;
 
 /// Tells the node that the A2A server cannot go on. The first to tell is heard. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Failing(Arc<Mutex<Option<oneshot::Sender<DriverError>>>>);
+pub(crate) struct Failing {
+    what: &'static str,
+    panicked: fn(&'static str) -> DriverError,
+    node: Arc<Mutex<Option<oneshot::Sender<DriverError>>>>,
+}
 
 impl Failing {
     pub(crate) fn new(node: oneshot::Sender<DriverError>) -> Self {
-        Self(Arc::new(Mutex::new(Some(node))))
+        Self::of("A2A tasks", DriverError::A2a, node)
+    }
+
+    /// For another part of the node that keeps its tables this way.
+    pub(crate) fn of(
+        what: &'static str,
+        panicked: fn(&'static str) -> DriverError,
+        node: oneshot::Sender<DriverError>,
+    ) -> Self {
+        Self { what, panicked, node: Arc::new(Mutex::new(Some(node))) }
     }
 
     //= CR-1
     pub(crate) fn tell(&self, error: DriverError) {
-        tracing::error!(%error, "A2A tasks");
-        let node = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        tracing::error!(%error, "{} cannot go on", self.what);
+        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(node) = node {
             let _ = node.send(error); // a node that stops hears nothing any more
         }
@@ -83,7 +96,7 @@ impl Disk {
         value: &[u8],
     ) -> Result<T, ReadError> {
         serde_json::from_slice(value).map_err(|error| {
-            let what = format!("a record of the A2A tasks is damaged: {error}");
+            let what = format!("a record of the {} is damaged: {error}", self.failing.what);
             self.failed(ReadError(what.into()))
         })
     }
@@ -147,7 +160,7 @@ impl Log {
             match catch_unwind(AssertUnwindSafe(|| run(&store, commits))) {
                 Ok(Ok(())) => {} // nobody has the log any more
                 Ok(Err(error)) => failing.tell(error),
-                Err(_) => failing.tell(DriverError::A2a("its commit thread panicked")),
+                Err(_) => failing.tell((failing.panicked)("its commit thread panicked")),
             }
         })?;
         let thread = Arc::new(Mutex::new(Some(thread)));

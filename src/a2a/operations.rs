@@ -11,6 +11,8 @@ use super::types::{
     SendRequest, Task, TaskRequest, TaskState,
 };
 use super::{A2a, wanted};
+use crate::acap::Told;
+use proto::consent::EXTENSION_URI;
 use proto::id::AgentId;
 use proto::time::Time;
 use serde_json::Value;
@@ -126,6 +128,7 @@ impl A2a {
         let profile = self.backend.profile().await;
         let known = |uri: &&String| {
             uri.as_str() == obligation::URI
+                || (self.gate.acap().is_some() && uri.as_str() == EXTENSION_URI)
                 || profile
                     .extensions
                     .iter()
@@ -188,8 +191,11 @@ impl A2a {
         let extensions = self.active(caller).await;
         let asked = Asked {
             metadata: request.metadata,
-            // Ours ends here: the agent behind has no part in custody.
-            extensions: extensions.into_iter().filter(|uri| uri != obligation::URI).collect(),
+            // Ours end here: the agent behind has no part in custody, nor in consent.
+            extensions: extensions
+                .into_iter()
+                .filter(|uri| uri != obligation::URI && uri != EXTENSION_URI)
+                .collect(),
         };
         let carried = obligation::find(&message, caller.has_extension())?;
         if let Some(config) = config.as_mut().filter(|_| unnamed && carried.is_some()) {
@@ -201,7 +207,7 @@ impl A2a {
         let again = carried.as_ref().and_then(|_| config.clone());
         let webhook = config.map(|config| self.push.with_change(config)).transpose()?;
         if carried.is_none() {
-            self.pass(caller, &message)?;
+            self.pass(caller, &message).await?;
         }
         // Copies of an obligation have its id.
         let keyed = match caller.key.as_deref().filter(|_| carried.is_none()) {
@@ -250,18 +256,26 @@ impl A2a {
     }
 
     /// Whether the gate lets a message pass to the agent.
-    fn pass(&self, caller: &Caller, message: &Message) -> Result<(), Fault> {
-        self.gate
-            .check(caller.peer.as_ref(), &wanted(message, self.config.a2a.skills_believed))
-            .map_err(|refusal| {
-                let kind =
-                    if refusal.unreadable { Kind::Unavailable } else { Kind::PermissionDenied };
-                let fault = Fault::new(kind, refusal.to_string()).with("scope", refusal.scope());
-                match refusal.obligation() {
-                    Some(obligation) => fault.with("obligationId", &obligation),
-                    None => fault,
-                }
-            })
+    async fn pass(&self, caller: &Caller, message: &Message) -> Result<(), Fault> {
+        let told = Told::beside(|name| message.metadata.as_ref()?.get(name));
+        let wanted = wanted(message, self.config.a2a.skills_believed);
+        self.gate.admit(caller.peer.as_ref(), &wanted, &told).await.map_err(|refusal| {
+            let kind =
+                if refusal.is_temporary() { Kind::Unavailable } else { Kind::PermissionDenied };
+            let fault = Fault::new(kind, refusal.to_string());
+            let fault = match refusal.scope() {
+                Some(scope) => fault.with("scope", scope),
+                None => fault,
+            };
+            let fault = match refusal.consent() {
+                Some(denial) => fault.with("acap", denial.to_string()),
+                None => fault,
+            };
+            match refusal.obligation() {
+                Some(obligation) => fault.with("obligationId", &obligation),
+                None => fault,
+            }
+        })
     }
 
     /// The webhook that a copy of an obligation names. It is not worth to refuse the ack for.

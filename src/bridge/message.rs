@@ -119,6 +119,20 @@ impl Message {
         }
     }
 
+    /// Says in the answer to an opening which usage policy there is (Anumati §4.2).
+    pub(crate) fn advertise_policy(&mut self, policy: Value) {
+        let result = self.members.get_mut("result");
+        let capabilities = result.and_then(|result| result.get_mut("capabilities"));
+        if let Some(capabilities) = capabilities.and_then(Value::as_object_mut) {
+            capabilities.insert("usagePolicy".to_owned(), policy);
+        }
+    }
+
+    /// The tools in the answer to `tools/list`.
+    pub(crate) fn tools(&mut self) -> Option<&mut Vec<Value>> {
+        self.members.get_mut("result")?.get_mut("tools")?.as_array_mut()
+    }
+
     pub(crate) fn params(&self) -> Option<&Map<String, Value>> {
         self.members.get("params")?.as_object()
     }

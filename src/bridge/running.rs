@@ -20,6 +20,8 @@ pub(super) struct Running {
     progress: Option<Value>,
     /// Whether it opens a session, or asks what there is.
     pub(super) opens: bool,
+    /// Whether it asks for the tools.
+    pub(super) lists: bool,
     /// Whether the server has it. Else its obligation is being decided.
     pub(super) given: bool,
 }
@@ -81,7 +83,8 @@ impl Calls {
         let progress = message.meta("progressToken").cloned();
         self.ended.retain(|token| Some(token) != progress.as_ref());
         let opens = matches!(method.as_str(), "initialize" | "server/discover");
-        let call = Running { wanted, ack: None, progress, opens, given: false };
+        let lists = method == "tools/list";
+        let call = Running { wanted, ack: None, progress, opens, lists, given: false };
         match self.running.entry(key(id)) {
             std::collections::hash_map::Entry::Occupied(_) => {
                 Err(format!("a call with the id {id} runs"))

@@ -10,6 +10,7 @@ use super::transport::Messages;
 use super::upstream::{Place, Upstream};
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use crate::a2a::whole_numbers;
+use crate::acap::Told;
 use crate::binding::http::OfferReply;
 use crate::calls::{self, LineError, Lines};
 use crate::config::{McpReach, McpServer, NodeConfig, OWN_SERVER};
@@ -82,6 +83,9 @@ impl Begun {
 
 /// What a client is told, and what it says. After an error it says nothing more.
 pub(crate) type Ends = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Result<Vec<u8>, LineError>>);
+
+/// What the gate said of a call.
+type Admitted = (Message, Result<(), Refusal>);
 
 /// What came of the obligation beside a call.
 type Decided = (Message, Result<Option<Value>, String>);
@@ -273,6 +277,7 @@ impl Bridge {
             answers: VecDeque::new(),
             orders: VecDeque::new(),
             deciding: JoinSet::new(),
+            admitting: JoinSet::new(),
             deciding_len: 0,
         };
         let stopped = async {
@@ -314,7 +319,9 @@ struct Session {
     /// What the server is to be told.
     orders: VecDeque<Message>,
     deciding: JoinSet<Decided>,
-    /// Bytes of the calls whose obligations are decided.
+    /// Calls of which the gate has to put on record what it says.
+    admitting: JoinSet<Admitted>,
+    /// Bytes of the calls that wait for either.
     deciding_len: usize,
 }
 
@@ -359,6 +366,11 @@ impl Session {
                 Some(decided) = self.deciding.join_next() => {
                     if let Ok(decided) = decided {
                         self.decided(decided);
+                    }
+                }
+                Some(admitted) = self.admitting.join_next() => {
+                    if let Ok(admitted) = admitted {
+                        self.admitted(admitted);
                     }
                 }
                 line = heard.recv(), if listening && self.has_room() => match line {
@@ -465,10 +477,31 @@ impl Session {
     /// Gives a call to the server, if the gate lets it pass.
     fn give(&mut self, id: &Value, message: Message) {
         let Some(call) = self.calls.get(id) else { return };
-        let refused = call
-            .wanted
-            .as_ref()
-            .and_then(|wanted| self.bridge.gate.check(Some(&self.peer), wanted).err());
+        let wanted = call.wanted.clone();
+        if let (Some(wanted), Some(_)) = (&wanted, self.bridge.gate.acap()) {
+            self.deciding_len += message.len;
+            let (bridge, peer, wanted) = (self.bridge.clone(), self.peer.clone(), wanted.clone());
+            let told = Told::beside(|name| message.meta(name));
+            self.admitting.spawn(async move {
+                let admitted = bridge.gate.admit(Some(&peer), &wanted, &told).await;
+                (message, admitted)
+            });
+            return;
+        }
+        let refused =
+            wanted.and_then(|wanted| self.bridge.gate.check(Some(&self.peer), &wanted).err());
+        self.let_in(id, message, refused);
+    }
+
+    /// What the gate has said of a call is on record.
+    fn admitted(&mut self, (message, admitted): Admitted) {
+        self.deciding_len -= message.len;
+        let Form::Request { id, .. } = message.form.clone() else { return };
+        self.let_in(&id, message, admitted.err());
+    }
+
+    fn let_in(&mut self, id: &Value, message: Message, refused: Option<Refusal>) {
+        let Some(call) = self.calls.get(id) else { return }; // canceled
         match refused {
             None => {
                 call.given = true;
@@ -502,7 +535,7 @@ impl Session {
     }
 
     fn withhold(&mut self, id: &Value, refusal: &Refusal) {
-        let code = if refusal.unreadable { Code::Unavailable } else { Code::Withheld };
+        let code = if refusal.is_temporary() { Code::Unavailable } else { Code::Withheld };
         self.refuse(id, code, &refusal.to_string(), refusal.to_json());
     }
 
@@ -526,6 +559,15 @@ impl Session {
             }
             if call.opens {
                 message.advertise();
+                if let Some(acap) = self.bridge.gate.acap() {
+                    message.advertise_policy(acap.capability());
+                }
+            }
+            if call.lists
+                && let Some(acap) = self.bridge.gate.acap()
+                && let Some(tools) = message.tools()
+            {
+                acap.annotate_tools(&self.server, tools);
             }
         } else if self.calls.is_late(&message) {
             return None;

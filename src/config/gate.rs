@@ -43,7 +43,7 @@ pub struct CallPattern {
 }
 
 impl CallPattern {
-    fn new(text: &str) -> Result<Self, String> {
+    pub(super) fn new(text: &str) -> Result<Self, String> {
         let (named, open) = match text.strip_suffix('*') {
             Some(named) => (named, true),
             None => (text, false),

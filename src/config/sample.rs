@@ -4,8 +4,8 @@
 use super::kinds::{KINDS, WEBHOOK_TIMEOUT_MS};
 use super::section::Section;
 use super::{
-    A2aConfig, ApiConfig, CustodyConfig, EscalationConfig, HostPort, LogConfig, McpConfig,
-    MoqConfig, QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
+    A2aConfig, AcapConfig, ApiConfig, CustodyConfig, EscalationConfig, HostPort, LogConfig,
+    McpConfig, MoqConfig, QuicConfig, RatesConfig, StoreConfig, WeightsConfig,
 };
 use proto::id::AgentId;
 use std::fmt::Write as _;
@@ -115,6 +115,14 @@ const GATE: &str = r##"
 #   unknown = "deny"                         what nobody spoke of: "deny" (default) or "allow"
 "##;
 
+const POLICY_CLAIMS: &str = r##"
+# Which claims of the usage policy in [acap] govern which calls, one table each, at most 1024.
+#
+#   [[policy_claims]]
+#   calls = ["a2a:book", "mcp:files/*"]      a2a:SKILL, mcp:SERVER/TOOL; a * at the end is the rest
+#   claims = ["claim-data-retention"]        ids of claims in the policy
+"##;
+
 const MCP_SERVERS: &str = r##"
 # MCP servers behind this node, one table each, at most 256: peers reach them with `abhyasa mcp proxy`.
 #
@@ -141,6 +149,7 @@ impl Sample<'_> {
         section::<RatesConfig>(&mut out, &[]);
         section::<WeightsConfig>(&mut out, &[]);
         section::<A2aConfig>(&mut out, &[]);
+        section::<AcapConfig>(&mut out, &[]);
         section::<McpConfig>(&mut out, &[]);
         section::<MoqConfig>(&mut out, &[]);
         section::<EscalationConfig>(&mut out, &[]);
@@ -148,6 +157,7 @@ impl Sample<'_> {
         kinds(&mut out);
         out.push_str(RELAYS);
         out.push_str(GATE);
+        out.push_str(POLICY_CLAIMS);
         out.push_str(MCP_SERVERS);
         self.peers(&mut out);
         out

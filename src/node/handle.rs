@@ -1,6 +1,7 @@
 //! Calls into a running node.
 
 use crate::a2a::A2a;
+use crate::acap::Acap;
 use crate::binding::http::{HttpPeers, OfferReply};
 use crate::calls::Incoming;
 use crate::clock::Clock;
@@ -99,6 +100,7 @@ pub struct NodeHandle {
     pub(super) registry: Arc<Registry>,
     pub(super) http: Arc<HttpPeers>,
     pub(super) a2a: Option<Arc<A2a>>,
+    pub(super) acap: Option<Arc<Acap>>,
     pub(super) moq: Option<Arc<Moq>>,
     pub(super) http3: Arc<Mutex<Option<mpsc::Receiver<Incoming>>>>,
     pub(super) quic_address: SocketAddr,
@@ -336,6 +338,11 @@ impl NodeHandle {
 
     fn busy(&self) -> NodeError {
         NodeError::Busy { retry_after_ms: self.config.custody.refuse_retry_after_ms }
+    }
+
+    /// Consent of callers, if it is asked for.
+    pub(crate) const fn acap(&self) -> Option<&Arc<Acap>> {
+        self.acap.as_ref()
     }
 
     /// The A2A server, if one is configured.

@@ -29,16 +29,34 @@ pub enum SideTable {
     TaskObligation,
     /// The transparency log of consent: leaves, nodes and tree heads.
     ConsentLog,
+    /// Versions of the usage policy that were served, by number.
+    AcapPolicy,
+    /// How far the chains of each caller are, by caller.
+    AcapPair,
+    /// Consent records, by caller and number.
+    AcapRecord,
+    /// Adherence events of callers, by caller and number.
+    AcapEvent,
+    /// What was attempted at the gate, by caller and number.
+    AcapAttempt,
+    /// Numbers of records and events, by caller and id.
+    AcapId,
 }
 
 impl SideTable {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 12] = [
         Self::Task,
         Self::TaskBrief,
         Self::TaskEvent,
         Self::TaskPush,
         Self::TaskObligation,
         Self::ConsentLog,
+        Self::AcapPolicy,
+        Self::AcapPair,
+        Self::AcapRecord,
+        Self::AcapEvent,
+        Self::AcapAttempt,
+        Self::AcapId,
     ];
 
     const fn name(self) -> &'static str {
@@ -49,6 +67,12 @@ impl SideTable {
             Self::TaskPush => "a2a_task_push",
             Self::TaskObligation => "a2a_task_obligation",
             Self::ConsentLog => "consent_log",
+            Self::AcapPolicy => "acap_policy",
+            Self::AcapPair => "acap_pair",
+            Self::AcapRecord => "acap_record",
+            Self::AcapEvent => "acap_event",
+            Self::AcapAttempt => "acap_attempt",
+            Self::AcapId => "acap_id",
         }
     }
 }
@@ -106,7 +130,20 @@ impl SideStore {
     }
 
     fn table(&self, table: SideTable) -> &Keyspace {
-        let [task, brief, event, push, obligation, consent_log] = &self.tables;
+        let [
+            task,
+            brief,
+            event,
+            push,
+            obligation,
+            consent_log,
+            acap_policy,
+            acap_pair,
+            acap_record,
+            acap_event,
+            acap_attempt,
+            acap_id,
+        ] = &self.tables;
         match table {
             SideTable::Task => task,
             SideTable::TaskBrief => brief,
@@ -114,6 +151,12 @@ impl SideStore {
             SideTable::TaskPush => push,
             SideTable::TaskObligation => obligation,
             SideTable::ConsentLog => consent_log,
+            SideTable::AcapPolicy => acap_policy,
+            SideTable::AcapPair => acap_pair,
+            SideTable::AcapRecord => acap_record,
+            SideTable::AcapEvent => acap_event,
+            SideTable::AcapAttempt => acap_attempt,
+            SideTable::AcapId => acap_id,
         }
     }
 

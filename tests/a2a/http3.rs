@@ -169,3 +169,47 @@ async fn a_stranger_is_not_heard_over_http3_and_nobody_where_it_is_off() {
     assert!(call(&server, &bobs, &card).await.is_err());
     server.stop().await;
 }
+
+/// Consent is taken from whom the certificate names, and from nobody else by the same record.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_consents_over_http3_known_by_its_certificate() {
+    let world = World::new();
+    let home = |name| world.config(name, "").quic.cert.parent().unwrap().to_owned();
+    let (bobs, carols) = (home("bob"), home("carol"));
+    let document = json!({
+        "version": "1.0.0", "document_uri": "https://alice.test/policy", "document_hash": "",
+        "effective_date": "2026-02-27T00:00:00Z", "publisher": id("alice"),
+        "natural_language_uri": "https://alice.test/terms",
+        "claims": [{
+            "claim_id": "c-1", "clause_ref": "§1", "action": "odrl:use", "asset": "odrl:All",
+            "rule_type": "permission", "since_version": "1.0.0",
+        }],
+    });
+    let policy =
+        proto::consent::read::<proto::consent::PolicyDocument>(document.to_string().as_bytes());
+    let policy = policy.unwrap().sealed();
+    let file = world.path().join("policy.json");
+    std::fs::write(&file, serde_json::to_vec(&policy).unwrap()).unwrap();
+    let peers = ["bob", "carol"].map(|name| crate::common::peer_toml(name, None)).concat();
+    let acap = format!("[acap]\nenabled = true\npolicy = {file:?}\n{peers}");
+    let server = Server::start(http3(&world, &acap)).await;
+    let record = json!({
+        "record_id": "r-1", "caller_agent_id": id("bob"), "callee_agent_id": id("alice"),
+        "policy_version": "1.0.0", "policy_hash": policy.document_hash, "decision": "accepted",
+        "parsed_claims": [{ "claim_id": "c-1", "understood": true, "disputed": false }],
+        "accepted_at": server.handle().now().to_rfc3339(), "valid_until": "on_any_change",
+    });
+    let headers = json!({ "content-type": "application/json" });
+    let consent = json!({
+        "method": "POST", "path": "/acap/consent", "headers": headers, "body": record.to_string(),
+    });
+    let audit = json!({ "method": "GET", "path": format!("/acap/audit/{}", id("bob")) });
+    let requests = json!([consent, audit]);
+    let replayed = call(&server, &carols, &requests).await.unwrap();
+    assert_eq!((&replayed[0]["status"], &replayed[1]["status"]), (&json!(403), &json!(403)));
+    let answers = call(&server, &bobs, &requests).await.unwrap();
+    assert_eq!((&answers[0]["status"], &answers[1]["status"]), (&json!(201), &json!(200)));
+    let told: Value = serde_json::from_str(text(&answers[1], "/body")).unwrap();
+    assert_eq!((&told["state"], &told["records"]), (&json!("accepted"), &json!(1)));
+    server.stop().await;
+}

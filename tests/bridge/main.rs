@@ -6,6 +6,7 @@
 #[allow(unreachable_pub, reason = "shared with tests that are one file each")]
 mod common;
 
+mod consent;
 mod sdk;
 mod sessions;
 
