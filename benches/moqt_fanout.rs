@@ -20,10 +20,12 @@ use abhyasa::store::{Storage, StoreError};
 use abhyasa::tls::TlsIdentity;
 use bytes::Bytes;
 use clap::Parser as _;
+use proto::backoff::Backoff;
 use proto::custodian::Draft;
 use proto::fanout::GroupId;
 use proto::id::{AgentId, Kind, ObligationId};
 use proto::payload::Payload;
+use proto::profile::Profile;
 use proto::record::Terminal;
 use proto::store::{Read, ReadError, Table, Write};
 use proto::track::GroupName;
@@ -176,6 +178,11 @@ impl World {
             ca: relay.ca().to_owned(),
             may_watch: false,
         }];
+        // All targets share two cores with the relay: what is slow for that is not to be offered again.
+        let backoff = Backoff { base_ms: 10_000, cap_ms: 60_000, jitter_permille: 200 };
+        for kind in base.kinds.values_mut() {
+            kind.profile = Profile::new(3_600_000, 100, backoff).unwrap();
+        }
         let peer = PeerConfig {
             address: None,
             binding: Binding::Relay("r".to_owned()),
