@@ -68,7 +68,7 @@ pub enum AcapError {
         /// That of the file.
         found: String,
     },
-    /// Over [`VERSIONS_MAX`].
+    /// Over `VERSIONS_MAX`.
     #[error("usage policy {}: {VERSIONS_MAX} versions were served, the limit", file.display())]
     TooMany {
         /// Which.

@@ -174,7 +174,7 @@ section! {
         /// agent behind that peer's node, called as agent_over says.
         agent: Option<A2aAgent> = None;
         /// How the node of a peer is called that agent names: "quic", a stream for each call; "moqt", where
-        /// it has [moq] enabled; or "http3", where it has http3 in [api].
+        /// it has `moq.enabled`; or "http3", where it has `api.http3`.
         agent_over: AgentOver = AgentOver::Quic;
         /// Name on the agent card.
         name: String = "abhyasa node".into();
