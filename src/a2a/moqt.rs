@@ -215,12 +215,12 @@ impl Inboxes {
                 let _ = subscribed.close(ServeError::NotFound);
                 continue;
             }
-            let Ok((mut outgoing, serve)) = Outgoing::accept(subscribed) else { continue };
+            let Ok((outgoing, serve)) = Outgoing::accept(subscribed) else { continue };
             let a2a = self.front.a2a.clone();
             showing.spawn(async move {
                 let show = async move {
                     let (card, _, since) = a2a.card_now().await;
-                    outgoing.push_as(since, priority::DISCOVERY, card.into()).await
+                    outgoing.show(since, priority::DISCOVERY, card.into()).await
                 };
                 drop(tokio::join!(serve, show));
             });

@@ -228,13 +228,15 @@ impl wt::Session for Backend {
     }
 
     async fn open_uni(&self) -> Result<Sending, BackendError> {
+        // Counted before there is credit for it: a peer that gives none has no more written to it.
+        let flying = Flying::begin(&self.flight);
         let stream = self.connection.open_uni().await?;
         // The first one carries SETUP and what else is said of the session.
         if !self.control_open.swap(true, Ordering::AcqRel) {
             return Ok(Sending::first(stream, CONTROL_PRIORITY));
         }
         let mut sending = Sending::first(stream, FETCH_PRIORITY);
-        sending.flying = Some(Flying::begin(&self.flight));
+        sending.flying = Some(flying);
         Ok(sending)
     }
 

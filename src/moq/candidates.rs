@@ -12,8 +12,10 @@ use tokio::time::Instant;
 
 /// Sessions of one peer that are heard at a time.
 const HEARD_MAX: usize = 3;
-/// Sessions of one peer that are announced, and not heard for now; of more the one that was tried most is forgotten.
+/// Sessions of one peer that are announced, and not heard for now; of more one is forgotten.
 const WAITING_MAX: usize = 32;
+/// Tries after which one may be forgotten for another.
+const FAILED_OFTEN: u32 = 4;
 /// How long until one is tried again; each further time twice as long.
 const AGAIN: Duration = Duration::from_millis(100);
 const AGAIN_MAX: Duration = Duration::from_secs(10);
@@ -40,13 +42,21 @@ impl Candidates {
             return;
         }
         if self.waiting.len() >= WAITING_MAX {
-            let most = |waiting: &Waiting| self.tries.get(&waiting.of).copied();
-            let at = (0..self.waiting.len()).max_by_key(|at| self.waiting.get(*at).and_then(most));
-            if let Some(at) = at {
-                let forgotten = self.waiting.swap_remove(at).of;
-                tracing::warn!(peer = %forgotten.publisher, epoch = %forgotten.epoch, "too many sessions announced in its name: one is forgotten");
-                self.tries.remove(&forgotten);
+            let tries = |at: &usize| {
+                self.waiting.get(*at).and_then(|waiting| self.tries.get(&waiting.of)).copied()
+            };
+            // One that failed often, or else the new one: it is of those who announce too many.
+            let often = |at: &usize| tries(at).is_some_and(|tries| tries >= FAILED_OFTEN);
+            let at = (0..self.waiting.len()).filter(often).max_by_key(tries);
+            let forgotten = match at {
+                Some(at) => self.waiting.swap_remove(at).of,
+                None => of.clone(),
+            };
+            tracing::warn!(peer = %forgotten.publisher, epoch = %forgotten.epoch, "too many sessions announced in its name: one is forgotten");
+            if at.is_none() {
+                return;
             }
+            self.tries.remove(&forgotten);
         }
         self.tries.insert(of.clone(), 0);
         self.waiting.push(Waiting { of, due: Instant::now() });
@@ -95,15 +105,13 @@ impl Candidates {
         self.waiting.iter().map(|waiting| waiting.due).min().filter(|_| room)
     }
 
-    /// The one to hear next, if there is room: of those tried least the latest.
+    /// The one to hear next, if there is room: who has waited longest, and of several the latest session.
     pub(super) fn take(&mut self, now: Instant) -> Option<Namespace> {
         if self.heard.len() >= HEARD_MAX {
             return None;
         }
         let due = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.due <= now);
-        let first = due.min_by_key(|(_, waiting)| {
-            (self.tries.get(&waiting.of).copied(), Reverse(waiting.of.epoch))
-        });
+        let first = due.min_by_key(|(_, waiting)| (waiting.due, Reverse(waiting.of.epoch)));
         let (at, _) = first?;
         Some(self.waiting.swap_remove(at).of)
     }
@@ -158,6 +166,20 @@ mod tests {
         tokio::time::advance(AGAIN).await;
         assert_eq!(hear_all(&mut candidates), [14, 13]);
         assert!(candidates.heard.contains_key(&session(5)), "what is good stays");
+        // New names, however late their sessions, do not go before who waits.
+        candidates.ended(&session(5));
+        tokio::time::advance(AGAIN + Duration::from_millis(1)).await;
+        for of in [14, 13] {
+            candidates.ended(&session(of));
+        }
+        for of in 50..60 {
+            candidates.add(session(of));
+        }
+        assert_eq!(hear_all(&mut candidates), [12, 11, 10], "they were there before");
+        for of in [12, 11] {
+            candidates.ended(&session(of));
+        }
+        assert_eq!(hear_all(&mut candidates), [5, 59], "and so was this");
         for of in 100..1_000 {
             candidates.add(session(of));
         }

@@ -234,9 +234,9 @@ impl Host {
 
 /// Serves a subscription one object.
 async fn once(subscribed: Subscribed, object: Bytes) {
-    let Ok((mut outgoing, serve)) = Outgoing::accept(subscribed) else { return };
+    let Ok((outgoing, serve)) = Outgoing::accept(subscribed) else { return };
     let publish = async move {
-        let _ = outgoing.push(DISCOVERY_PRIORITY, object).await; // who is gone needs none
+        let _ = outgoing.show(0, DISCOVERY_PRIORITY, object).await; // who is gone needs none
     };
     let _ = tokio::join!(serve, publish);
 }

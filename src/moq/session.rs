@@ -133,14 +133,14 @@ impl Session {
         let mut serial = self.epoch.session << 32; // in no other session the same
         let served = async {
             loop {
-                let subscribed = tokio::select! {
+                let (subscribed, is_public) = tokio::select! {
                     Some(_) = serving.join_next() => continue,
-                    Some(subscribed) = requests.recv() => subscribed,
-                    Some(subscribed) = public.recv() => subscribed,
+                    Some(subscribed) = requests.recv() => (subscribed, false),
+                    Some(subscribed) = public.recv() => (subscribed, true),
                     else => return Ok(()),
                 };
                 serial += 1;
-                if let Some(serve) = self.serve(subscribed, serial) {
+                if let Some(serve) = self.serve(subscribed, is_public, serial) {
                     serving.spawn(serve);
                 }
             }
@@ -218,9 +218,10 @@ impl Session {
     fn serve(
         self: &Arc<Self>,
         subscribed: Subscribed,
+        is_public: bool,
         serial: u64,
     ) -> Option<BoxFuture<'static, ()>> {
-        match self.wanted(&subscribed) {
+        match self.wanted(&subscribed, is_public) {
             Ok(wanted) => {
                 let Ok((outgoing, serve)) = Outgoing::accept(subscribed) else { return None };
                 let session = self.clone();
@@ -250,13 +251,17 @@ impl Session {
         }
     }
 
-    /// What a subscription is to be served, if it may be.
-    fn wanted(&self, subscribed: &Subscribed) -> Result<Wanted, ServeError> {
+    /// What a subscription is to be served, if it may be. A track is in one of the two namespaces only: asked for in
+    /// the other it would be another track to a relay, and take the place of the one that a peer hears.
+    fn wanted(&self, subscribed: &Subscribed, is_public: bool) -> Result<Wanted, ServeError> {
         const fn no<T>(code: RequestErrorCode) -> Result<T, ServeError> {
             Err(ServeError::Closed(code as u64))
         }
         let track = Track::parse(subscribed.info.track_name.as_bytes());
         let track = track.map_err(|_| ServeError::NotFound)?;
+        if is_public == matches!(track, Track::To(_) | Track::Acks(_)) {
+            return Err(ServeError::NotFound);
+        }
         let (peer, way) = match &track {
             Track::To(peer) => (peer, Way::To),
             Track::Acks(peer) => (peer, Way::Acks),
@@ -291,6 +296,7 @@ impl Session {
         let _kept = self.link.keep_open();
         let _open = hello.and_then(|hello| outgoing.open(Content::Hello.priority(), hello).ok());
         while let Some(object) = objects.recv().await {
+            self.link.room().await;
             let (priority, len) = (Content::GroupOffer.priority(), object.len());
             if outgoing.push(priority, object).await.is_err() {
                 break;
@@ -326,8 +332,11 @@ impl Session {
                 tokio::select! {
                     heard = session.listen(&theirs, |_| ()) => {
                         said(&theirs, heard);
-                        // Not to be deaf to each other, with the connection there: a new one begins anew.
-                        session.link.connection().close(0u32.into(), b"not heard");
+                        // Not to be deaf to each other, with the connection there: a new one begins anew. Groups
+                        // that are not heard cost a retry each, and no more.
+                        if theirs.part != Part::All {
+                            session.link.connection().close(0u32.into(), b"not heard");
+                        }
                     }
                     _ = announced.closed() => {}
                 }

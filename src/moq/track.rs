@@ -50,6 +50,8 @@ impl std::fmt::Debug for Outgoing {
     }
 }
 
+/// How long a track of one object stays open.
+const SHOWN_TIME: Duration = Duration::from_secs(2);
 /// How long between two looks whether the first group is taken.
 const TAKEN_LOOK: Duration = Duration::from_millis(1);
 
@@ -117,6 +119,22 @@ impl Outgoing {
         }
         self.taken = true;
         Ok(id)
+    }
+
+    /// Publishes the one object of a track, as the group `id`, and ends the track a moment later: a subscription
+    /// that ends before its answer was read is taken for one that was refused.
+    ///
+    /// # Errors
+    /// [`TrackError`].
+    pub(crate) async fn show(
+        mut self,
+        id: u64,
+        priority: u8,
+        object: Bytes,
+    ) -> Result<(), TrackError> {
+        self.push_as(id, priority, object).await?;
+        tokio::time::sleep(SHOWN_TIME).await;
+        Ok(())
     }
 
     /// Publishes an object as the first of a group that stays open until the value is dropped.
