@@ -182,6 +182,8 @@ async fn lines_published_by_hand_are_read_by_hand() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sealed_is_applied_and_no_relay_reads_it() {
+    // A relay may give a late subscriber the hellos, too. They are shorter than any obligation.
+    const HELLO_LEN: usize = 130;
     for seal in [false, true] {
         let world = World::new();
         let relay = Relay::start(&world, Kind::Aiomoqt).await;
@@ -205,9 +207,17 @@ async fn what_is_sealed_is_applied_and_no_relay_reads_it() {
             issue(&alice.handle(), revoke(&format!("r{n}"), "bob", "calendar")).await;
             ends(&alice.handle(), &format!("r{n}"), Terminal::Applied).await;
             // It begins to see at some time.
-            let next = tokio::time::timeout(std::time::Duration::from_millis(500), spy.next());
-            if let Ok(object) = next.await {
-                seen = object["items"].to_string();
+            let next = async {
+                loop {
+                    let items = spy.next().await["items"].to_string();
+                    if items.len() > HELLO_LEN {
+                        return items;
+                    }
+                }
+            };
+            let next = tokio::time::timeout(std::time::Duration::from_millis(500), next);
+            if let Ok(items) = next.await {
+                seen = items;
                 break;
             }
             assert!(n < 60, "the spy sees nothing");
