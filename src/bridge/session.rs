@@ -497,7 +497,13 @@ impl Session {
     fn admitted(&mut self, (message, admitted): Admitted) {
         self.deciding_len -= message.len;
         let Form::Request { id, .. } = message.form.clone() else { return };
-        self.let_in(&id, message, admitted.err());
+        // What was withdrawn meanwhile ended no call, since this one had not been given.
+        let withdrawn = || {
+            let wanted = self.calls.get(&id)?.wanted.clone()?;
+            self.bridge.gate.check(Some(&self.peer), &wanted).err()
+        };
+        let refused = admitted.err().or_else(withdrawn);
+        self.let_in(&id, message, refused);
     }
 
     fn let_in(&mut self, id: &Value, message: Message, refused: Option<Refusal>) {
