@@ -37,6 +37,8 @@ const BATCHES_SENT_MAX: usize = 512;
 /// again.
 const OFFERS_HEARD_MAX: usize = 65_536;
 
+/// Obligations taken out of a peer's queue and not yet published; further ones stay in it.
+const SENDING_MAX: usize = 8_192;
 /// Acks that wait for a peer to read its track.
 const ACKS_WAITING_MAX: usize = 65_536;
 /// Refusals that wait for a peer to read its track.
@@ -147,6 +149,10 @@ struct Up {
 }
 
 impl Up {
+    fn is_full(&self) -> bool {
+        self.offers.len() + self.best_effort.len() >= SENDING_MAX
+    }
+
     fn waits(&self) -> bool {
         !(self.offers.is_empty()
             && self.best_effort.is_empty()
@@ -200,13 +206,15 @@ impl Peer {
         again.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let waits = self.up.as_ref().is_some_and(Up::waits);
+            // What a peer does not take stays in its queue, which has a limit of its own.
+            let full = self.up.as_ref().is_some_and(Up::is_full);
             let link = self.link.clone();
             let done = tokio::select! {
                 told = told.recv() => match told {
                     None => break,
                     Some(told) => self.told(told).await,
                 },
-                item = next(&mut self.up) => {
+                item = next(&mut self.up), if !full => {
                     self.queue(item).await;
                     Ok(())
                 }
