@@ -419,36 +419,34 @@ impl Inbox {
         }
         let task = events.task().to_owned();
         let over = events.is_over();
-        let base = self.followers.base();
+        let body = first.as_ref().map_or_else(|| b"null".to_vec(), |event| event.body.to_vec());
         if over {
             beside.insert(END.to_owned(), true.into());
         } else {
-            let track = track(self.of.me(), &format!("task_{task}"));
+            let base = self.followers.base();
+            let attempt = Attempt { base, id: id.clone(), first, events, _place: place };
+            let name = self.followers.expect(&task, attempt);
+            let track = track(self.of.me(), &format!("task_{name}"));
             beside.insert(FOLLOW.to_owned(), json!({ "track": track, "group": base }));
         }
-        let result = first.as_ref().map_or(&b"null"[..], |event| &event.body);
-        let said = response(&id, &beside, result);
-        if !over {
-            self.followers.expect(&task, Attempt { base, id, first, events, _place: place });
-        }
-        said
+        response(&id, &beside, &body)
     }
 
-    /// Serves a task's track.
-    async fn follow(self: Arc<Self>, task: String, subscribed: Subscribed) {
-        let attempt = match self.attempt(&task).await {
+    /// Serves the track of a call or of a task.
+    async fn follow(self: Arc<Self>, name: String, subscribed: Subscribed) {
+        let attempt = match self.attempt(&name).await {
             Ok(attempt) => attempt,
             Err(code) => {
                 let _ = subscribed.close(ServeError::Closed(code as u64)); // the session may be gone
                 return;
             }
         };
-        self.followers.serve(&self.of.link, &task, attempt, subscribed).await;
+        follow::serve(&self.of.link, &name, attempt, subscribed).await;
     }
 
     /// What a call began, or, for who only subscribes, the task as it is and goes on.
-    async fn attempt(&self, task: &str) -> Result<Attempt, RequestErrorCode> {
-        if let Some(attempt) = self.followers.expected(task) {
+    async fn attempt(&self, name: &str) -> Result<Attempt, RequestErrorCode> {
+        if let Some(attempt) = self.followers.expected(name) {
             return Ok(attempt);
         }
         let place = self.of.followed.clone().try_acquire_owned();
@@ -458,7 +456,7 @@ impl Inbox {
         let a2a = &self.of.front.a2a;
         let known = a2a.check_extensions(&caller).await;
         known.map_err(|_| RequestErrorCode::Unauthorized)?;
-        let events = a2a.follow(&caller, task).map_err(|fault| match fault.kind {
+        let events = a2a.follow(&caller, name).map_err(|fault| match fault.kind {
             Kind::Overloaded => RequestErrorCode::ExcessiveLoad,
             // Not to say whether it is another's.
             Kind::TaskNotFound => RequestErrorCode::DoesNotExist,

@@ -255,8 +255,12 @@ impl Caller {
 
     /// Follows a task, from this group on.
     async fn follow(&self, task: &str, next: u64) -> Result<Follow, ServeError> {
-        let name = track(&format!("task_{task}"));
-        let (subscribe, reader) = self.link.subscribe(&[&self.answers_to(), "a2a"], &name).await?;
+        self.read(&track(&format!("task_{task}")), next).await
+    }
+
+    /// Reads a track of events, from this group on.
+    async fn read(&self, name: &str, next: u64) -> Result<Follow, ServeError> {
+        let (subscribe, reader) = self.link.subscribe(&[&self.answers_to(), "a2a"], name).await?;
         let (task, groups) = read(reader);
         let (early, ready) = (BTreeMap::new(), VecDeque::new());
         Ok(Follow { subscribe, groups, next, early, ready, over: false, _task: task })
@@ -266,9 +270,9 @@ impl Caller {
     async fn begin(&mut self, method: &str, params: Value, more: Value) -> (String, Follow) {
         let answer = self.asks(method, params, more).await;
         let track = text(&answer, "/follow/track");
-        let task = track.split_once("/task_").unwrap().1.to_owned();
+        let task = track.split_once("/task_").unwrap().1.rsplit_once('/').unwrap().0.to_owned();
         let first = answer["follow"]["group"].as_u64().unwrap();
-        let follow = self.follow(&task, first).await.unwrap();
+        let follow = self.read(track, first).await.unwrap();
         (task, follow)
     }
 }
@@ -408,9 +412,10 @@ async fn a_task_is_a_track_and_many_calls_at_a_time_are_all_answered() {
     assert_eq!(shapes(&[(1, answer["result"].clone())]), ["task SUBMITTED"]);
     assert_eq!(answer["event"], 1, "{answer}");
     let task = text(&answer, "/result/task/id").to_owned();
-    assert_eq!(text(&answer, "/follow/track"), track(&format!("task_{task}")));
+    let name = text(&answer, "/follow/track");
+    assert_eq!(name, track(&format!("task_{task}/0")));
     let first = answer["follow"]["group"].as_u64().unwrap();
-    let events = caller.follow(&task, first).await.unwrap().rest().await;
+    let events = caller.read(name, first).await.unwrap().rest().await;
     assert_eq!(shapes(&events), SLOW);
     assert!(events.iter().map(|(number, _)| *number).eq(1..=5));
     // A task that is over at once has no track.
@@ -492,22 +497,28 @@ async fn a_stream_whose_session_is_lost_goes_on_from_the_cursor() {
     server.stop().await;
 }
 
-/// In one session a task that is followed already goes on under new numbers.
+/// In one session a task can be followed several times.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_further_call_for_the_events_of_a_task_goes_on_the_same_track() {
+async fn a_further_call_for_the_events_of_a_task_takes_nothing_from_those_before_it() {
     let world = World::new();
     let server = Server::start(alice(&world, "", &peer_toml("bob", None))).await;
     let mut caller = Caller::dial(&world, &server, "bob", CONTEXT).await;
     let slow = slow("m", &["a", "b", "c"], 400);
-    let (task, mut follow) = caller.begin("SendStreamingMessage", slow, json!({})).await;
-    assert_eq!(follow.events(2).await.len(), 2);
-    let cursor = json!({ "Last-Event-ID": "1" });
-    let answer = caller.asks("SubscribeToTask", json!({ "id": task }), cursor).await;
-    assert_eq!(answer["event"], 2, "{answer}");
-    follow.next = answer["follow"]["group"].as_u64().unwrap();
-    follow.ready.clear();
-    let events = follow.rest().await;
-    assert!(events.iter().map(|(number, _)| *number).eq(2..=6), "{events:?}");
+    let (task, mut first) = caller.begin("SendStreamingMessage", slow, json!({})).await;
+    assert_eq!(first.events(2).await.len(), 2);
+    let named = json!({ "id": task });
+    let after = |number: &str| json!({ "Last-Event-ID": number });
+    // Two calls whose tracks are asked for only when both are answered, and in the other order.
+    let second = caller.asks("SubscribeToTask", named.clone(), after("1")).await;
+    let third = caller.asks("SubscribeToTask", named, after("0")).await;
+    assert_eq!((&second["event"], &third["event"]), (&json!(2), &json!(1)));
+    let group = |answer: &Value| answer["follow"]["group"].as_u64().unwrap();
+    let mut third = caller.read(text(&third, "/follow/track"), group(&third)).await.unwrap();
+    let mut second = caller.read(text(&second, "/follow/track"), group(&second)).await.unwrap();
+    for (follow, from) in [(&mut first, 3), (&mut second, 2), (&mut third, 1)] {
+        let events = follow.rest().await;
+        assert!(events.iter().map(|(number, _)| *number).eq(from..=6), "{from}: {events:?}");
+    }
     server.stop().await;
 }
 
@@ -519,11 +530,12 @@ async fn another_caller_reads_neither_answers_nor_tasks() {
     let mut bob = Caller::dial(&world, &server, "bob", CONTEXT).await;
     let slow = slow("m", &["a"], 20_000);
     let (task, _follow) = bob.begin("SendStreamingMessage", slow, json!({})).await;
+    let begun = bob.asks("SubscribeToTask", json!({ "id": task }), json!({})).await;
     let link = Link::dial(&world, "carol", server.handle().quic_address()).await;
     // She has Bob's names, and not his session.
     let bobs = [&bob.answers_to(), "a2a"];
     let name = track(&format!("task_{task}"));
-    for name in [&track("response"), &name] {
+    for name in [&track("response"), &name, text(&begun, "/follow/track")] {
         assert!(is_unknown(&link.refused(&bobs, name).await), "{name}");
     }
     // Nor do the names alone make her Bob.

@@ -1,5 +1,4 @@
-//! Tasks that a caller follows: each is a track, and each call that asks for its events goes on there with
-//! numbers of its own.
+//! Tasks that a caller follows: each call that asks for the events of one gets a track of its own.
 
 use super::{END, EVENT, priority, refusal, response, room};
 use crate::a2a::stream::{Events, Told};
@@ -14,7 +13,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 /// How long a caller may take to subscribe to the track that it was told of.
@@ -59,24 +58,16 @@ impl Attempt {
     }
 }
 
-#[derive(Debug)]
-enum Follower {
-    /// It will come.
-    Expected(Box<Attempt>, Instant),
-    /// It is served, and takes newer attempts.
-    Served(mpsc::Sender<Attempt>),
-}
-
-/// Who follows which task. There are no more than attempts have places.
+/// Calls whose tracks are not asked for yet, by the names of these. There are no more than attempts have places.
 #[derive(Debug, Default)]
 pub(super) struct Followers {
-    of: Mutex<HashMap<String, Follower>>,
+    expected: Mutex<HashMap<String, (Attempt, Instant)>>,
     attempts: AtomicU64,
 }
 
 impl Followers {
-    fn of(&self) -> MutexGuard<'_, HashMap<String, Follower>> {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner)
+    fn of(&self) -> MutexGuard<'_, HashMap<String, (Attempt, Instant)>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of the first group of a further attempt: no name and number is used twice.
@@ -84,100 +75,46 @@ impl Followers {
         self.attempts.fetch_add(1, Ordering::Relaxed).saturating_mul(GROUPS_A_TRY)
     }
 
-    /// An attempt goes on the task's track: now if that is served, else when it is asked for.
-    pub(super) fn expect(&self, task: &str, attempt: Attempt) {
-        let mut of = self.of();
-        let attempt = match of.get(task) {
-            Some(Follower::Served(to)) => match to.try_send(attempt) {
-                Ok(()) => return,
-                Err(
-                    mpsc::error::TrySendError::Full(attempt)
-                    | mpsc::error::TrySendError::Closed(attempt),
-                ) => attempt,
-            },
-            _ => attempt,
-        };
-        of.insert(task.to_owned(), Follower::Expected(Box::new(attempt), Instant::now()));
+    /// The events of an attempt wait for their track to be asked for. Its name has the task's and the attempt's own:
+    /// a further call for the same task takes nothing from those before it.
+    pub(super) fn expect(&self, task: &str, attempt: Attempt) -> String {
+        let name = format!("{task}/{}", attempt.base / GROUPS_A_TRY);
+        self.of().insert(name.clone(), (attempt, Instant::now()));
+        name
     }
 
-    /// The attempt that waits for this track to be asked for.
-    pub(super) fn expected(&self, task: &str) -> Option<Attempt> {
-        let mut of = self.of();
-        match of.remove(task)? {
-            Follower::Expected(attempt, _) => Some(*attempt),
-            served @ Follower::Served(_) => {
-                of.insert(task.to_owned(), served);
-                None
-            }
-        }
+    /// The attempt that waits for the track of this name to be asked for.
+    pub(super) fn expected(&self, name: &str) -> Option<Attempt> {
+        self.of().remove(name).map(|(attempt, _)| attempt)
     }
 
     /// Forgets those that did not come.
     pub(super) fn sweep(&self) {
-        self.of().retain(|_, follower| match follower {
-            Follower::Expected(_, since) => since.elapsed() < COMING_TIME_MAX,
-            Follower::Served(_) => true,
-        });
+        self.of().retain(|_, (_, since)| since.elapsed() < COMING_TIME_MAX);
     }
+}
 
-    /// Serves the track of a task until that ends, or the caller wants no more.
-    pub(super) async fn serve(
-        &self,
-        link: &Link,
-        task: &str,
-        attempt: Attempt,
-        subscribed: Subscribed,
-    ) {
-        let Ok((outgoing, serve)) = Outgoing::accept(subscribed) else { return };
-        let (to, mut newer) = mpsc::channel(1);
-        self.of().insert(task.to_owned(), Follower::Served(to.clone()));
-        {
-            let mut serve = pin!(serve);
-            let gone = tokio::select! {
-                _ = &mut serve => true,
-                told = tell(link, outgoing, attempt, &mut newer) => {
-                    if let Err(error) = told {
-                        tracing::debug!(task, %error, "a task is not followed any more over MOQT");
-                    }
-                    false
-                }
-            };
-            if !gone {
-                let _ = serve.await; // what was written is still to be sent
+/// Serves a track until it ends, or the caller wants no more.
+pub(super) async fn serve(link: &Link, name: &str, attempt: Attempt, subscribed: Subscribed) {
+    let Ok((outgoing, serve)) = Outgoing::accept(subscribed) else { return };
+    let mut serve = pin!(serve);
+    tokio::select! {
+        _ = &mut serve => return,
+        told = tell(link, outgoing, attempt) => {
+            if let Err(error) = told {
+                tracing::debug!(name, %error, "a task is not followed any more over MOQT");
             }
         }
-        let mut of = self.of();
-        let ours =
-            |found: &Follower| matches!(found, Follower::Served(now) if now.same_channel(&to));
-        if of.get(task).is_some_and(ours) {
-            of.remove(task);
-        }
-        // What came meanwhile waits for the track to be asked for anew.
-        while let Ok(attempt) = newer.try_recv() {
-            of.insert(task.to_owned(), Follower::Expected(Box::new(attempt), Instant::now()));
-        }
     }
+    let _ = serve.await; // what was written is still to be sent
 }
 
 /// Publishes events as they come. What is there at once goes together: a library that has not begun to read
 /// keeps few groups, and any number of objects.
-async fn tell(
-    link: &Link,
-    mut outgoing: Outgoing,
-    mut attempt: Attempt,
-    newer: &mut mpsc::Receiver<Attempt>,
-) -> Result<(), LinkError> {
+async fn tell(link: &Link, mut outgoing: Outgoing, mut attempt: Attempt) -> Result<(), LinkError> {
     let mut group = attempt.base;
     loop {
-        let mut event = tokio::select! {
-            biased;
-            Some(newer) = newer.recv() => {
-                group = newer.base;
-                attempt = newer;
-                continue;
-            }
-            event = attempt.next() => event,
-        };
+        let mut event = attempt.next().await;
         let (mut lines, mut len) = (Vec::<Bytes>::new(), 0);
         let over = loop {
             let over = match event {

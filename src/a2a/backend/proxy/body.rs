@@ -59,7 +59,7 @@ impl<S: Source> Answers<S> {
 
     pub(super) async fn next(&mut self) -> Result<Option<Said>, Lost> {
         loop {
-            if let Some(Event { id, data }) = self.events.whole(self.over) {
+            if let Some(Event { id, data }) = self.events.whole(self.over, self.len_max)? {
                 let said = said(&data)?;
                 let event = said.event.or(id.filter(|_| self.numbered));
                 return Ok(Some(Said { event, ..said }));
@@ -68,12 +68,7 @@ impl<S: Source> Answers<S> {
                 return Ok(None);
             }
             match tokio::time::timeout(self.silent_max, self.source.chunk()).await {
-                Ok(Ok(Some(chunk))) => {
-                    if self.events.buffer.len() + chunk.len() > self.len_max {
-                        return Err(too_long(self.len_max));
-                    }
-                    self.events.buffer.extend_from_slice(&chunk);
-                }
+                Ok(Ok(Some(chunk))) => self.events.buffer.extend_from_slice(&chunk),
                 Ok(Ok(None)) => self.over = true,
                 Ok(Err(error)) => return Err(error),
                 Err(_) => return Err(Lost::silent()),
@@ -99,11 +94,15 @@ struct Event {
 }
 
 impl Events {
-    /// One whole event of the buffer that has data.
-    fn whole(&mut self, over: bool) -> Option<Event> {
+    /// One whole event of the buffer that has data. Of many that come in one chunk, `len_max` bounds each.
+    //= BD-1
+    fn whole(&mut self, over: bool, len_max: usize) -> Result<Option<Event>, Lost> {
         if !self.streams {
+            if self.buffer.len() > len_max {
+                return Err(too_long(len_max));
+            }
             let data = (over && !self.buffer.is_empty()).then(|| std::mem::take(&mut self.buffer));
-            return data.map(|data| Event { id: None, data });
+            return Ok(data.map(|data| Event { id: None, data }));
         }
         loop {
             let text = &self.buffer;
@@ -114,9 +113,12 @@ impl Events {
                     .find(|end| rest.starts_with(end))
                     .map(|end| at + end.len())
             });
+            if end.unwrap_or(text.len()) > len_max {
+                return Err(too_long(len_max));
+            }
             let Some(end) = end else {
                 self.searched = text.len().saturating_sub(3); // of an end the begin may be there
-                return None;
+                return Ok(None);
             };
             self.searched = 0;
             let event: Vec<u8> = self.buffer.drain(..end).collect();
@@ -125,7 +127,7 @@ impl Events {
             let id = lines().filter_map(|line| line.strip_prefix(b"id:")).next_back();
             let id = id.and_then(|id| str::from_utf8(id).ok()?.trim().parse().ok());
             if !data.is_empty() {
-                return Some(Event { id, data: data.join(&b'\n') });
+                return Ok(Some(Event { id, data: data.join(&b'\n') }));
             }
         }
     }
@@ -185,6 +187,11 @@ mod tests {
         let mut many = answers(&[event; 3], true, event.len());
         for _ in 0..3 {
             assert!(many.next().await.unwrap().is_some());
+        }
+        let mut at_once =
+            answers(&[b"data:{\"result\":1}\n\ndata:{\"result\":2}\n\n"], true, event.len());
+        for n in 1..3 {
+            assert_eq!(at_once.next().await.unwrap().unwrap().result, json!(n));
         }
         let mut long = answers(&[event], true, event.len() - 1);
         assert!(matches!(long.next().await, Err(Lost::Broken(_))));

@@ -36,6 +36,9 @@ const HOLE_TIME_MAX: Duration = Duration::from_secs(5);
 const _: () = assert!(FOLLOWS_MAX < FOLLOWED_MAX, "there is room for some that end");
 const _: () = assert!(FOLLOWS_MAX + 2 < REQUESTS_MAX, "an inbox and its answers beside them");
 
+/// A session, and a share of what it follows.
+type Shared = (Arc<Session>, Option<OwnedSemaphorePermit>);
+
 /// The agent behind a peer's node.
 #[derive(Debug)]
 pub(crate) struct MoqtAgent {
@@ -45,7 +48,9 @@ pub(crate) struct MoqtAgent {
     silent_max: Duration,
     len_max: usize,
     places: Arc<Semaphore>,
-    sessions: tokio::sync::Mutex<Vec<Arc<Session>>>,
+    sessions: Mutex<Vec<Arc<Session>>>,
+    /// Who dials; what needs no new session does not wait for it.
+    dialling: tokio::sync::Mutex<()>,
 }
 
 impl MoqtAgent {
@@ -64,7 +69,8 @@ impl MoqtAgent {
             silent_max,
             len_max,
             places,
-            sessions: tokio::sync::Mutex::default(),
+            sessions: Mutex::default(),
+            dialling: tokio::sync::Mutex::default(),
         }
     }
 
@@ -109,30 +115,39 @@ impl MoqtAgent {
     }
 
     /// A session that goes on, or a new one, and a share of what it follows.
-    async fn session(
-        &self,
-        follows: bool,
-    ) -> Result<(Arc<Session>, Option<OwnedSemaphorePermit>), Lost> {
-        let mut sessions = self.sessions.lock().await; // one dials, the others wait for it
-        sessions.retain(|session| session.is_open());
-        for session in sessions.iter() {
-            if !follows {
-                return Ok((session.clone(), None));
-            }
-            if let Ok(share) = session.follows.clone().try_acquire_owned() {
-                return Ok((session.clone(), Some(share)));
-            }
+    async fn session(&self, follows: bool) -> Result<Shared, Lost> {
+        if let Some(found) = self.found(follows)? {
+            return Ok(found);
         }
-        if sessions.len() >= SESSIONS_MAX {
-            return Err(Lost::Unreached("it follows as much as it may".to_owned()));
+        let _one = self.dialling.lock().await;
+        if let Some(found) = self.found(follows)? {
+            return Ok(found);
         }
         let opened = Session::open(&self.dial, &self.peer, &self.address, self.len_max).await?;
         let share = match follows {
             true => opened.follows.clone().try_acquire_owned().ok(),
             false => None,
         };
-        sessions.push(opened.clone());
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(opened.clone());
         Ok((opened, share))
+    }
+
+    /// A session that goes on and has room, if there is one; an error if there may be no further one.
+    fn found(&self, follows: bool) -> Result<Option<Shared>, Lost> {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|session| session.is_open());
+        for session in sessions.iter() {
+            if !follows {
+                return Ok(Some((session.clone(), None)));
+            }
+            if let Ok(share) = session.follows.clone().try_acquire_owned() {
+                return Ok(Some((session.clone(), Some(share))));
+            }
+        }
+        if sessions.len() >= SESSIONS_MAX {
+            return Err(Lost::Unreached("it follows as much as it may".to_owned()));
+        }
+        Ok(None)
     }
 
     async fn follow(&self, session: &Session, follow: &Value) -> Rest {
@@ -411,6 +426,8 @@ impl Following {
             };
             match group.map_err(|error| broken(&error))? {
                 None => return Err(Lost::Broken("the track ended before the task".to_owned())),
+                // It was told already, or belongs to an attempt before ours.
+                Some(group) if group.info.group_id < self.next => {}
                 Some(group) if self.early.len() >= EARLY_MAX => {
                     let id = group.info.group_id;
                     return Err(Lost::Broken(format!(
@@ -439,6 +456,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_came_late_of_a_group_before_ours_is_no_hole() {
+        let pair = Pair::new().await;
+        let (client, server, mut tasks) = pair.links().await;
+        let mut requests = server.answer(answers_to("c"));
+        let (incoming, mut outgoing) =
+            tokio::join!(client.subscribe(answers_to("c"), "t", 1_000), async {
+                let subscribed = requests.subscribed.recv().await.unwrap();
+                let (outgoing, serve) = Outgoing::accept(subscribed).unwrap();
+                tasks.spawn(async move { drop(serve.await) });
+                outgoing
+            });
+        let (incoming, group, early) = (incoming.unwrap(), None, BTreeMap::new());
+        let mut following = Following { incoming, next: 5, group, early, len_max: 1_000 };
+        outgoing.push_as(3, 80, line(9, true)).await.unwrap();
+        for group in 5..25 {
+            outgoing.push_as(group, 80, line(group, false)).await.unwrap();
+            assert_eq!(following.next().await.unwrap()["event"], group);
+        }
+        assert!(following.early.is_empty(), "nothing is waited for");
+    }
+
+    #[tokio::test]
     async fn events_are_told_in_order_once_and_an_end_that_is_none_is_a_loss() {
         for whole in [true, false] {
             let pair = Pair::new().await;
@@ -452,7 +491,8 @@ mod tests {
                     outgoing
                 });
             let mut outgoing = outgoing;
-            // The last first; the event that came in the answer again; and two in one group.
+            // One that is over; the last first; the event that came in the answer again; and two in one group.
+            outgoing.push_as(3, 80, line(9, true)).await.unwrap();
             outgoing.push_as(7, 80, line(4, true)).await.unwrap();
             outgoing.push_as(5, 80, line(1, false)).await.unwrap();
             if whole {
