@@ -33,18 +33,23 @@ pub(crate) struct Backend {
     inlet: Arc<Inlet>,
 }
 
-/// Who wants no further streams of data to come.
+/// Who wants no further streams of data to come, and who needs them all the same.
 #[derive(Debug, Default)]
 pub(crate) struct Inlet {
     holding: AtomicUsize,
+    lifting: AtomicUsize,
     open: Notify,
 }
 
 impl Inlet {
+    pub(crate) fn is_held(&self) -> bool {
+        self.holding.load(Ordering::Acquire) > 0
+    }
+
     async fn opened(&self) {
         loop {
             let open = self.open.notified();
-            if self.holding.load(Ordering::Acquire) == 0 {
+            if !self.is_held() || self.lifting.load(Ordering::Acquire) > 0 {
                 return;
             }
             open.await;
@@ -67,6 +72,24 @@ impl Drop for Held {
     fn drop(&mut self) {
         self.0.holding.fetch_sub(1, Ordering::AcqRel);
         self.0.open.notify_waiters();
+    }
+}
+
+/// Whoever waits for something that has to come by a stream: nobody holds them back meanwhile.
+#[derive(Debug)]
+pub(crate) struct Lifted(Arc<Inlet>);
+
+impl Lifted {
+    pub(crate) fn begin(inlet: &Arc<Inlet>) -> Self {
+        inlet.lifting.fetch_add(1, Ordering::AcqRel);
+        inlet.open.notify_waiters();
+        Self(inlet.clone())
+    }
+}
+
+impl Drop for Lifted {
+    fn drop(&mut self) {
+        self.0.lifting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -3,7 +3,7 @@
 //! All waits for answers have a limit, all requests are counted, and a session that ends takes everything in it
 //! along: who used it begins anew with the next one.
 
-use super::backend::{Backend, Flight, Held, Inlet, Kept};
+use super::backend::{Backend, Flight, Held, Inlet, Kept, Lifted};
 use super::track::{Incoming, TrackError};
 use super::{
     ANSWER_TIME_MAX, GROUPS_FLYING_MAX, PEER_REQUESTS_MAX, REQUESTS_MAX, REQUESTS_TOTAL_MAX,
@@ -226,9 +226,15 @@ impl Link {
     }
 
     /// Lets no further group come, of whatever track, until the value is dropped: those that come wait in QUIC, and
-    /// who sends them waits for credit.
+    /// who sends them waits for credit. A fetch by whomever suspends it.
     pub(crate) fn hold_back(&self) -> Held {
         Held::begin(&self.inlet)
+    }
+
+    /// Whether somebody holds it back.
+    #[cfg(test)]
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.inlet.is_held()
     }
 
     /// Whether groups are on their way that the other side has not acknowledged.
@@ -347,6 +353,7 @@ impl Link {
     ) -> Result<Vec<(u64, u64, Bytes)>, LinkError> {
         const WHAT: &str = "FETCH";
         let _slot = self.slot().await?;
+        let _lifted = Lifted::begin(&self.inlet);
         let mut subscriber = self.subscriber.clone();
         let range = StandaloneFetch {
             track_namespace: namespace,
