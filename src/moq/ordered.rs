@@ -171,7 +171,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Waits until no more than so much is not with QUIC.
+    /// Waits until no more than so much is not with QUIC. The library has no word for it, so this looks now and then.
     async fn settle(&mut self, count_max: usize, len_max: usize) -> Result<(), TrackError> {
         loop {
             // Whoever has it still to send holds a copy.
