@@ -8,6 +8,7 @@ mod custody;
 mod fanout;
 pub(crate) mod hand;
 mod link;
+mod listen;
 pub(crate) mod mcp;
 pub(crate) mod node;
 mod order;
@@ -16,6 +17,7 @@ mod seal;
 mod session;
 mod sign;
 mod track;
+mod unproven;
 mod watch;
 
 pub(crate) use link::{Link, LinkError, Requests};

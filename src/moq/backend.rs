@@ -5,6 +5,7 @@
 //! of them. So this backend turns them round: control, then requests, then data by its priority
 //! (draft-ietf-moq-transport-18, scheduling).
 
+use super::unproven::{Doubts, UNPROVEN_LEN_MAX, UNPROVEN_TIME_MAX, Unproven, Verdict};
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use std::sync::Arc;
@@ -19,9 +20,12 @@ const REQUEST_PRIORITY: i32 = i32::MAX - 1;
 /// Priority in quinn of data of which nothing is said: answers to FETCH.
 const FETCH_PRIORITY: i32 = 127;
 
-/// Bytes of one stream of data that comes, and of all in a session that are not ended.
+/// Bytes of one stream of data that comes, and of all in a session that are not ended or not read.
 const STREAM_LEN_MAX: usize = 8 * 1024 * 1024;
-const STREAMS_LEN_MAX: usize = 64 * 1024 * 1024;
+pub(super) const STREAMS_LEN_MAX: usize = 64 * 1024 * 1024;
+/// What `moq-transport` asks for when it reads the header of a stream or an object, and what it is given.
+const LOOKED_AHEAD: usize = 8 * 1024;
+const HEADER_LEN: usize = 128;
 
 /// A connection whose protocol is MOQT, as a transport of `moq-transport`.
 #[derive(Clone, Debug)]
@@ -31,20 +35,26 @@ pub(crate) struct Backend {
     flight: Arc<Flight>,
     arriving: Arc<AtomicUsize>,
     inlet: Arc<Inlet>,
+    doubts: Arc<Doubts>,
 }
 
-/// Who wants no further streams of data to come.
+/// Who wants no further streams of data to come, and who needs them all the same.
 #[derive(Debug, Default)]
 pub(crate) struct Inlet {
     holding: AtomicUsize,
+    lifting: AtomicUsize,
     open: Notify,
 }
 
 impl Inlet {
+    pub(crate) fn is_held(&self) -> bool {
+        self.holding.load(Ordering::Acquire) > 0
+    }
+
     async fn opened(&self) {
         loop {
             let open = self.open.notified();
-            if self.holding.load(Ordering::Acquire) == 0 {
+            if !self.is_held() || self.lifting.load(Ordering::Acquire) > 0 {
                 return;
             }
             open.await;
@@ -67,6 +77,24 @@ impl Drop for Held {
     fn drop(&mut self) {
         self.0.holding.fetch_sub(1, Ordering::AcqRel);
         self.0.open.notify_waiters();
+    }
+}
+
+/// Whoever waits for something that has to come by a stream: nobody holds them back meanwhile.
+#[derive(Debug)]
+pub(crate) struct Lifted(Arc<Inlet>);
+
+impl Lifted {
+    pub(crate) fn begin(inlet: &Arc<Inlet>) -> Self {
+        inlet.lifting.fetch_add(1, Ordering::AcqRel);
+        inlet.open.notify_waiters();
+        Self(inlet.clone())
+    }
+}
+
+impl Drop for Lifted {
+    fn drop(&mut self) {
+        self.0.lifting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -133,12 +161,16 @@ impl Drop for Flying {
 
 impl Backend {
     pub(crate) fn new(connection: Connection) -> Self {
-        let (control_open, flight, arriving, inlet) = Default::default();
-        Self { connection, control_open, flight, arriving, inlet }
+        let (control_open, flight, arriving, inlet, doubts) = Default::default();
+        Self { connection, control_open, flight, arriving, inlet, doubts }
     }
 
     pub(crate) const fn inlet(&self) -> &Arc<Inlet> {
         &self.inlet
+    }
+
+    pub(crate) const fn doubts(&self) -> &Arc<Doubts> {
+        &self.doubts
     }
 
     pub(crate) const fn flight(&self) -> &Arc<Flight> {
@@ -160,9 +192,14 @@ pub(crate) enum BackendError {
     #[error("the stream was ended before")]
     Ended,
     #[error(
-        "{len} bytes in one stream, or {all} in all that are not ended; {STREAM_LEN_MAX} and {STREAMS_LEN_MAX} are taken"
+        "{len} bytes in one stream, or {all} in all that are not ended or not read; {STREAM_LEN_MAX} and {STREAMS_LEN_MAX} are taken"
     )]
     TooMuch { len: usize, all: usize },
+    #[error(
+        "who publishes the track has not said who it is: {UNPROVEN_LEN_MAX} bytes and {} s are what its streams may have, and a place among few",
+        UNPROVEN_TIME_MAX.as_secs()
+    )]
+    Unproven,
     #[error("datagram: {0}")]
     Datagram(#[from] quinn::SendDatagramError),
 }
@@ -201,6 +238,8 @@ impl wt::Error for BackendError {
     fn stream_error(&self) -> Option<u32> {
         match self {
             Self::Stopped(code) | Self::Read(ReadError::Reset(code)) => Some(small(*code)),
+            // It is one stream that is stopped: the library is not to end the session for it.
+            Self::TooMuch { .. } | Self::Unproven => Some(0),
             _ => None,
         }
     }
@@ -214,17 +253,18 @@ impl wt::Session for Backend {
     async fn accept_uni(&self) -> Result<Receiving, BackendError> {
         self.inlet.opened().await;
         let stream = self.connection.accept_uni().await?;
-        Ok(Receiving { stream, arriving: Some(Arriving { all: self.arriving.clone(), own: 0 }) })
+        let arriving = Some(Arriving { all: self.arriving.clone(), own: 0 });
+        Ok(Receiving { stream, arriving, unproven: self.doubts.stream() })
     }
 
     async fn accept_bi(&self) -> Result<(Sending, Receiving), BackendError> {
         let (send, recv) = self.connection.accept_bi().await?;
-        Ok((Sending::first(send, REQUEST_PRIORITY), Receiving { stream: recv, arriving: None }))
+        Ok((Sending::first(send, REQUEST_PRIORITY), Receiving::request(recv)))
     }
 
     async fn open_bi(&self) -> Result<(Sending, Receiving), BackendError> {
         let (send, recv) = self.connection.open_bi().await?;
-        Ok((Sending::first(send, REQUEST_PRIORITY), Receiving { stream: recv, arriving: None }))
+        Ok((Sending::first(send, REQUEST_PRIORITY), Receiving::request(recv)))
     }
 
     async fn open_uni(&self) -> Result<Sending, BackendError> {
@@ -314,35 +354,81 @@ impl wt::SendStream for Sending {
 pub(crate) struct Receiving {
     stream: RecvStream,
     arriving: Option<Arriving>,
+    unproven: Option<Unproven>,
 }
 
-/// Bytes of a stream of data that is not ended. The library keeps the objects of a stream as long as that lives,
-/// whether or not somebody reads them.
+/// What came of a stream of data.
 #[derive(Debug)]
 struct Arriving {
-    /// Of all streams of the session.
+    /// Bytes of all streams of the session that somebody holds.
     all: Arc<AtomicUsize>,
     own: usize,
 }
 
-impl Drop for Arriving {
+/// Bytes of a stream that are counted for as long as somebody holds them: the library, which keeps the objects of a
+/// stream until that has ended and they were read, or whoever reads them.
+struct Counted {
+    bytes: Bytes,
+    all: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.all.fetch_sub(self.own, Ordering::AcqRel);
+        self.all.fetch_sub(self.bytes.len(), Ordering::AcqRel);
     }
 }
 
 impl Receiving {
+    const fn request(stream: RecvStream) -> Self {
+        Self { stream, arriving: None, unproven: None }
+    }
+
     //= BD-1
-    fn came(&mut self, n: usize) -> Result<(), BackendError> {
-        let Some(arriving) = &mut self.arriving else { return Ok(()) };
+    fn counted(&mut self, bytes: Bytes) -> Result<Bytes, BackendError> {
+        let Some(arriving) = &mut self.arriving else { return Ok(bytes) };
+        let n = bytes.len();
         arriving.own += n;
         let all = arriving.all.fetch_add(n, Ordering::AcqRel) + n;
+        let counted = Bytes::from_owner(Counted { bytes, all: arriving.all.clone() });
         if arriving.own > STREAM_LEN_MAX || all > STREAMS_LEN_MAX {
             let len = arriving.own;
             let _ = self.stream.stop(0u32.into());
             return Err(BackendError::TooMuch { len, all });
         }
-        Ok(())
+        Ok(counted)
+    }
+
+    /// The next bytes, unless nothing good is known of the stream and it has had enough.
+    async fn next(&mut self, max: usize) -> Result<Option<Bytes>, BackendError> {
+        loop {
+            let Some(unproven) = &mut self.unproven else {
+                return Ok(self.stream.read_chunk(max, true).await?.map(|chunk| chunk.bytes));
+            };
+            let (verdict, chunk) = tokio::select! {
+                chunk = self.stream.read_chunk(max, true) => {
+                    let chunk = chunk?.map(|chunk| chunk.bytes);
+                    (chunk.as_ref().map_or(Verdict::Good, |bytes| unproven.came(bytes)), Some(chunk))
+                }
+                verdict = unproven.ends() => (verdict, None),
+            };
+            match verdict {
+                Verdict::Good => self.unproven = None,
+                Verdict::Open => {}
+                Verdict::Over => {
+                    let _ = self.stream.stop(0u32.into());
+                    return Err(BackendError::Unproven);
+                }
+            }
+            if let Some(chunk) = chunk {
+                return Ok(chunk);
+            }
+        }
     }
 }
 
@@ -350,15 +436,18 @@ impl wt::RecvStream for Receiving {
     type Error = BackendError;
 
     async fn read(&mut self, dst: &mut [u8]) -> Result<Option<usize>, BackendError> {
-        let read = self.stream.read(dst).await?;
-        self.came(read.unwrap_or_default())?;
-        Ok(read)
+        let Some(bytes) = self.read_chunk(dst.len()).await? else { return Ok(None) };
+        if let Some(dst) = dst.get_mut(..bytes.len()) {
+            dst.copy_from_slice(&bytes);
+        }
+        Ok(Some(bytes.len()))
     }
 
     async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, BackendError> {
-        let chunk = self.stream.read_chunk(max, true).await?.map(|chunk| chunk.bytes);
-        self.came(chunk.as_ref().map_or(0, Bytes::len))?;
-        Ok(chunk)
+        // What the library reads to look for a header it copies, which is not counted: so that is little.
+        let max = if self.arriving.is_some() && max == LOOKED_AHEAD { HEADER_LEN } else { max };
+        let chunk = self.next(max).await?;
+        chunk.map(|bytes| self.counted(bytes)).transpose()
     }
 
     fn stop(&mut self, code: u32) {

@@ -5,7 +5,7 @@
 //! read, `moq-transport` may drop what is written to it. Nothing that MOQT says of a group discharges custody;
 //! only a signed ack of the target does (AC-1).
 
-use super::fanout::{Groups, Hop};
+use super::fanout::{Groups, Hop, Place};
 use super::seal::{self, SealKey};
 use super::sign::{Opened, Signatures};
 use super::track::{Outgoing, TrackError};
@@ -475,8 +475,8 @@ impl Peer {
                         }
                         Seal::Impossible => continue,
                     };
-                    let groups = &self.shared.groups;
-                    if groups.carries(&self.hop, &self.peer, up.since, &item).await {
+                    let place = Place::new(&self.hop, self.at.0);
+                    if self.shared.groups.carries(&place, &self.peer, up.since, &item).await {
                         sent(up, root(std::slice::from_ref(&item)), vec![reference]);
                     } else {
                         up.offers.push_back((reference, item));

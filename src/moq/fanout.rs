@@ -34,6 +34,17 @@ pub(crate) enum Hop {
     Relay(Arc<str>),
 }
 
+/// Where a group's track is served: at a relay once, to a peer in each session with it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place(Hop, Option<Epoch>);
+
+impl Place {
+    pub(crate) fn new(hop: &Hop, epoch: Epoch) -> Self {
+        let epoch = matches!(hop, Hop::Peer(_)).then_some(epoch);
+        Self(hop.clone(), epoch)
+    }
+}
+
 #[derive(Debug)]
 struct Decision {
     group: GroupName,
@@ -43,7 +54,7 @@ struct Decision {
     /// Known with the first offer.
     template: Option<Template>,
     /// When it was published, where it could be.
-    published: BTreeMap<Hop, Option<Instant>>,
+    published: BTreeMap<Place, Option<Instant>>,
     /// Members whose first offer it was.
     carried: BTreeSet<AgentId>,
 }
@@ -51,7 +62,7 @@ struct Decision {
 #[derive(Debug, Default)]
 struct State {
     decisions: BTreeMap<GroupId, Decision>,
-    tracks: BTreeMap<(Hop, GroupName), Served>,
+    tracks: BTreeMap<(Place, GroupName), Served>,
 }
 
 #[derive(Debug)]
@@ -107,19 +118,19 @@ impl Groups {
     /// A subscriber of a group's track is there; what it gets comes out of the receiver.
     pub(crate) fn served(
         &self,
-        hop: Hop,
+        place: Place,
         group: GroupName,
         epoch: Epoch,
         serial: u64,
     ) -> mpsc::Receiver<Bytes> {
         let (to, objects) = mpsc::channel(WAITING_MAX);
-        self.state().tracks.insert((hop, group), Served { serial, epoch, to });
+        self.state().tracks.insert((place, group), Served { serial, epoch, to });
         objects
     }
 
     /// That subscriber has gone.
-    pub(crate) fn unserved(&self, hop: &Hop, group: &GroupName, serial: u64) {
-        let key = (hop.clone(), group.clone());
+    pub(crate) fn unserved(&self, place: &Place, group: &GroupName, serial: u64) {
+        let key = (place.clone(), group.clone());
         let mut state = self.state();
         if state.tracks.get(&key).is_some_and(|served| served.serial == serial) {
             state.tracks.remove(&key);
@@ -130,7 +141,7 @@ impl Groups {
     /// published.
     pub(crate) async fn carries(
         &self,
-        hop: &Hop,
+        place: &Place,
         peer: &AgentId,
         since: Instant,
         item: &Bytes,
@@ -158,8 +169,8 @@ impl Groups {
         if template.for_member(peer) != obligation {
             return false; // such as for another sequence
         }
-        let published = decision.published.entry(hop.clone()).or_insert_with(|| {
-            let track = tracks.get(&(hop.clone(), decision.group.clone()));
+        let published = decision.published.entry(place.clone()).or_insert_with(|| {
+            let track = tracks.get(&(place.clone(), decision.group.clone()));
             self.publish(&decision.group, template, track?)
         });
         published.is_some_and(|at| since < at) && decision.carried.insert(peer.clone())

@@ -3,8 +3,9 @@
 //! All waits for answers have a limit, all requests are counted, and a session that ends takes everything in it
 //! along: who used it begins anew with the next one.
 
-use super::backend::{Backend, Flight, Held, Inlet, Kept};
+use super::backend::{Backend, Flight, Held, Inlet, Kept, Lifted};
 use super::track::{Incoming, TrackError};
+use super::unproven::{Doubts, Suspect};
 use super::{
     ANSWER_TIME_MAX, GROUPS_FLYING_MAX, PEER_REQUESTS_MAX, REQUESTS_MAX, REQUESTS_TOTAL_MAX,
 };
@@ -43,6 +44,9 @@ pub(crate) enum LinkError {
     /// The other side did not answer.
     #[error("{what} was not answered within {} s", ANSWER_TIME_MAX.as_secs())]
     NoAnswer { what: &'static str },
+    /// A track of a publisher that has not shown who it is takes too much.
+    #[error("a publisher that has not shown who it is sends too much, or too slowly")]
+    Unproven,
     /// The other side said no.
     #[error("{what} was refused: {source}")]
     Refused { what: &'static str, source: ServeError },
@@ -108,6 +112,7 @@ pub(crate) struct Link {
     asked: Arc<AtomicU64>,
     flight: Arc<Flight>,
     inlet: Arc<Inlet>,
+    doubts: Arc<Doubts>,
     connection: Connection,
 }
 
@@ -150,13 +155,13 @@ impl Link {
         tokens: Vec<AuthorizationToken>,
     ) -> Result<(Self, impl Future<Output = LinkEnd> + Send), LinkError> {
         let backend = Self::backend(&connection);
-        let (flight, inlet) = (backend.flight().clone(), backend.inlet().clone());
+        let below = backend.clone();
         let session = transport::Session::new(backend, url);
         let opened = Session::connect_with_tokens(session, None, Transport::RawQuic, tokens);
         let opened = tokio::time::timeout(ANSWER_TIME_MAX, opened).await;
         let (session, publisher, subscriber) =
             opened.map_err(|_| LinkError::NoAnswer { what: "SETUP" })??;
-        Ok(Self::run(connection, session, publisher, subscriber, (flight, inlet)))
+        Ok(Self::run(connection, session, publisher, subscriber, &below))
     }
 
     /// Takes a session that a peer opens.
@@ -167,7 +172,7 @@ impl Link {
         connection: Connection,
     ) -> Result<(Self, impl Future<Output = LinkEnd> + Send), LinkError> {
         let backend = Self::backend(&connection);
-        let (flight, inlet) = (backend.flight().clone(), backend.inlet().clone());
+        let below = backend.clone();
         let url = Url::parse("moqt://localhost").map_err(|_| SessionError::Internal)?;
         let session = transport::Session::new(backend, url);
         let opened = Session::accept(session, None, Transport::RawQuic);
@@ -176,7 +181,7 @@ impl Link {
             opened.map_err(|_| LinkError::NoAnswer { what: "SETUP" })??;
         let publisher = publisher.ok_or(SessionError::Internal)?;
         let subscriber = subscriber.ok_or(SessionError::Internal)?;
-        Ok(Self::run(connection, session, publisher, subscriber, (flight, inlet)))
+        Ok(Self::run(connection, session, publisher, subscriber, &below))
     }
 
     fn backend(connection: &Connection) -> Backend {
@@ -189,8 +194,8 @@ impl Link {
         session: Session,
         publisher: Publisher,
         subscriber: Subscriber,
-        (flight, inlet): (Arc<Flight>, Arc<Inlet>),
-    ) -> (Self, impl Future<Output = LinkEnd> + Send) {
+        below: &Backend,
+    ) -> (Self, impl Future<Output = LinkEnd> + Send + use<>) {
         publisher.accept_fetch(); // before the first can come
         let link = Self {
             publisher,
@@ -198,8 +203,9 @@ impl Link {
             doors: Doors::default(),
             slots: Arc::new(Semaphore::new(REQUESTS_MAX)),
             asked: Arc::default(),
-            flight,
-            inlet,
+            flight: below.flight().clone(),
+            inlet: below.inlet().clone(),
+            doubts: below.doubts().clone(),
             connection: connection.clone(),
         };
         let (publisher, doors) = (link.publisher.clone(), link.doors.clone());
@@ -226,14 +232,31 @@ impl Link {
     }
 
     /// Lets no further group come, of whatever track, until the value is dropped: those that come wait in QUIC, and
-    /// who sends them waits for credit.
+    /// who sends them waits for credit. A fetch by whomever suspends it.
     pub(crate) fn hold_back(&self) -> Held {
         Held::begin(&self.inlet)
+    }
+
+    /// Whether somebody holds it back.
+    #[cfg(test)]
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.inlet.is_held()
     }
 
     /// Whether groups are on their way that the other side has not acknowledged.
     pub(crate) fn waits(&self) -> bool {
         self.flight.waits()
+    }
+
+    /// Gives streams of tracks little room, until one is said to be its peer's: for relays, where anybody can publish
+    /// in any name.
+    pub(crate) fn doubt(&self) {
+        self.doubts.begin();
+    }
+
+    /// Says that a track is heard, until the value is dropped.
+    pub(crate) fn suspect(&self, track: &Incoming) -> Option<Suspect> {
+        Some(self.doubts.suspect(track.alias()?))
     }
 
     /// Says that a group will stay open, until the value is dropped: it takes none of the [`Self::room`].
@@ -347,6 +370,7 @@ impl Link {
     ) -> Result<Vec<(u64, u64, Bytes)>, LinkError> {
         const WHAT: &str = "FETCH";
         let _slot = self.slot().await?;
+        let _lifted = Lifted::begin(&self.inlet);
         let mut subscriber = self.subscriber.clone();
         let range = StandaloneFetch {
             track_namespace: namespace,

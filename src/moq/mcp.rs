@@ -12,7 +12,7 @@ use bytes::Bytes;
 use moq_transport::coding::TrackNamespace;
 use moq_transport::message::RequestErrorCode;
 use moq_transport::serve::ServeError;
-use moq_transport::session::Subscribed;
+use moq_transport::session::{SessionError, Subscribed};
 use proto::id::AgentId;
 use serde_json::{Value, json};
 use std::io;
@@ -37,6 +37,13 @@ const DOCUMENT_LEN_MAX: usize = 16 * 1024;
 const SESSION_ID_LEN_MAX: usize = 64;
 /// Sessions of one connection that have an id and have not begun; further ones are refused.
 const SESSIONS_OPENING_MAX: usize = 16;
+/// Sessions of one connection that are over, and whose last messages are kept for who did not get them; of further
+/// ones they are not, so that who misses one hears of an error.
+const LINGERING_MAX: usize = 16;
+/// How long that is: longer than a reader may hold its connection back, and then ask.
+const LINGERING_TIME_MAX: Duration = Duration::from_secs(60);
+/// What a connection is closed with in which a session was broken off.
+const BROKEN_OFF: u32 = 1;
 /// How long a session may take to begin.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -92,6 +99,7 @@ pub(crate) fn serve(
     let mut hosts = Vec::new();
     if let Some(bridge) = bridge {
         let opening = Arc::new(Semaphore::new(SESSIONS_OPENING_MAX));
+        let lingering = Arc::new(Semaphore::new(LINGERING_MAX));
         let names = bridge.names(peer);
         // The draft has one server at a node, and no word for which.
         let first = names.first().cloned().map(|name| (discovery(None), name));
@@ -99,7 +107,8 @@ pub(crate) fn serve(
         for (of, server) in first.into_iter().chain(named) {
             let requests = link.answer(of);
             let (bridge, link, peer) = (bridge.clone(), link.clone(), peer.clone());
-            let host = Host { bridge, link, peer, server, opening: opening.clone() };
+            let (opening, lingering) = (opening.clone(), lingering.clone());
+            let host = Host { bridge, link, peer, server, opening, lingering };
             hosts.push(host.run(requests));
         }
     }
@@ -117,6 +126,7 @@ struct Host {
     peer: AgentId,
     server: String,
     opening: Arc<Semaphore>,
+    lingering: Arc<Semaphore>,
 }
 
 /// A session that may begin.
@@ -223,12 +233,23 @@ impl Host {
         };
         let (client, told) = mpsc::channel(MESSAGES_READY_MAX);
         let (to, heard) = mpsc::channel(MESSAGES_READY_MAX);
+        let mut rest = None;
         let wire = async {
-            if let Err(error) = session.run(requests, to, told).await {
-                tracing::info!(peer = %self.peer, server = self.server, %error, "an MCP session ends");
+            match session.run(requests, to, told).await {
+                Ok(passed) => rest = Some(passed),
+                Err(error) => {
+                    tracing::info!(peer = %self.peer, server = self.server, %error, "an MCP session ends");
+                }
             }
         };
         self.bridge.clone().run(self.peer.clone(), begun, (client, heard), wire).await;
+        if let Some(rest) = rest.filter(|rest| rest.all_sent)
+            && let Ok(_place) = self.lingering.try_acquire()
+        {
+            drop(rest.reading);
+            let mut answering = rest.answering;
+            let _ = tokio::time::timeout(LINGERING_TIME_MAX, answering.join_next()).await;
+        }
     }
 }
 
@@ -248,7 +269,7 @@ struct Session {
     ours: &'static str,
     theirs: &'static str,
     outgoing: Outgoing,
-    serving: JoinSet<()>,
+    serving: JoinSet<Result<(), SessionError>>,
     len_max: usize,
 }
 
@@ -263,24 +284,30 @@ impl Session {
     ) -> Result<Self, TrackError> {
         let (outgoing, serve) = Outgoing::accept(subscribed)?;
         let mut serving = JoinSet::new();
-        serving.spawn(async move { drop(serve.await) });
+        serving.spawn(serve);
         let (link, namespace) = (link.clone(), control(id));
         Ok(Self { link, namespace, ours, theirs, outgoing, serving, len_max })
     }
 
     /// Subscribes to the other track; then passes messages until what is told ends and has arrived, or the other
-    /// side is gone.
+    /// side is gone. Dropped before, as when the node stops, it closes the connection: the other side is not to take
+    /// for all what came so far.
     async fn run(
         self,
         requests: Requests,
         to: mpsc::Sender<Result<Vec<u8>, LineError>>,
         told: mpsc::Receiver<Vec<u8>>,
-    ) -> Result<(), LinkError> {
+    ) -> Result<Rest, LinkError> {
         let of = (self.namespace.clone(), self.theirs);
         let incoming = self.link.subscribe(of.0.clone(), of.1, self.len_max).await?;
         let inbound = Inbound::new(self.link.clone(), incoming, of, self.len_max);
-        drop(self.pass(inbound, requests, to, told).await);
-        Ok(())
+        let connection = self.link.connection().clone();
+        let pass = self.pass(inbound, requests, to, told);
+        tokio::pin!(pass);
+        let mut broken = BrokenOff(Some(connection)); // after what it is to be dropped before
+        let rest = pass.await;
+        broken.0 = None;
+        Ok(rest)
     }
 
     /// Passes messages until what is told ends and has arrived, or nobody is there to have it. The other track is
@@ -305,18 +332,31 @@ impl Session {
             }
         });
         let served = async move {
-            serving.join_next().await;
-            Ok(())
+            let served = serving.join_next().await;
+            served.and_then(Result::ok).unwrap_or(Err(SessionError::Internal))
         };
-        outbound.run(served, told).await;
-        Rest { reading, _answering: answering }
+        let all_sent = outbound.run(served, told).await;
+        Rest { all_sent, reading, answering }
+    }
+}
+
+/// Closes the connection if it is dropped with it.
+struct BrokenOff(Option<quinn::Connection>);
+
+impl Drop for BrokenOff {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.0 {
+            connection.close(BROKEN_OFF.into(), b"an MCP session was broken off");
+        }
     }
 }
 
 /// What goes on of a session of which one side has said all.
 struct Rest {
+    /// Whether QUIC has brought the other side all that was said.
+    all_sent: bool,
     reading: JoinSet<()>,
-    _answering: JoinSet<()>,
+    answering: JoinSet<()>,
 }
 
 fn lost(error: OrderedError) -> LineError {
@@ -408,7 +448,7 @@ impl Client {
         let failed = |source| BeginError::Link { peer: peer(), source };
         let url = Url::parse(&format!("moqt://{}/", self.address))
             .or_else(|_| Url::parse("moqt://localhost/"))
-            .map_err(|_| failed(moq_transport::session::SessionError::Internal.into()))?;
+            .map_err(|_| failed(SessionError::Internal.into()))?;
         let (link, run) = Link::connect(connection, url, Vec::new()).await.map_err(failed)?;
         let mut task = JoinSet::new();
         task.spawn(async move { drop(run.await) });

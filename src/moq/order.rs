@@ -97,6 +97,13 @@ impl Order {
         self.insert(id, message);
     }
 
+    /// The track has ended, with so many groups. What says more than could be on its way says nothing.
+    pub(crate) fn over(&mut self, count: u64) {
+        if count.saturating_sub(self.next) <= HELD_MAX as u64 {
+            self.last = self.last.max(count.checked_sub(1));
+        }
+    }
+
     fn ended(&mut self, id: u64) {
         self.reads -= 1;
         if let Some(count) = self.begun.get_mut(&id) {
@@ -133,6 +140,11 @@ impl Order {
         let beyond = self.last >= Some(self.next) && !self.is_ready();
         // One that is read while nothing waits for it is not missing.
         (beyond && !(begun && self.whole.is_empty())).then_some(Hole { id: self.next, begun })
+    }
+
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.whole.len()
     }
 
     /// Whether so much waits that no more should come.
@@ -205,6 +217,25 @@ mod tests {
         assert!(order.sized(usize::MAX).is_err());
         order.cut(far, HELD_LEN_MAX);
         assert_eq!(order.len, 0);
+    }
+
+    #[test]
+    fn what_is_missing_at_the_end_is_known_by_the_count() {
+        let mut order = Order::default();
+        come(&mut order, 0);
+        assert_eq!(taken(&mut order), [message(0)]);
+        for none in [0, 1, u64::MAX, 2 + HELD_MAX as u64] {
+            order.over(none);
+            assert_eq!(order.hole(), None, "{none}");
+        }
+        order.over(3);
+        assert_eq!(order.hole(), Some(Hole { id: 1, begun: false }));
+        order.repaired(1, message(1));
+        assert_eq!(taken(&mut order), [message(1)]);
+        assert_eq!(order.hole(), Some(Hole { id: 2, begun: false }));
+        order.repaired(2, message(2));
+        assert_eq!(taken(&mut order), [message(2)]);
+        assert_eq!(order.hole(), None);
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! Messages over a track, each a group of its own, which arrive once and in order: the sender keeps the last ones, and
 //! the receiver fetches what does not come.
 
-use super::ANSWER_TIME_MAX;
+use super::backend::Held;
 use super::link::{Link, LinkError, Requests};
 use super::order::{Hole, Order, OrderError};
 use super::track::{Incoming, Outgoing, TrackError, payload};
@@ -37,11 +37,11 @@ const EARLY_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a message that others overtook may be missing beyond two round trips, before it is fetched.
 const HOLE_TIME: Duration = Duration::from_millis(250);
 /// The same, of one that has begun to come.
-const STALLED_TIME: Duration = Duration::from_secs(30);
+const STALLED_TIME: Duration = Duration::from_secs(20);
+/// How long a track of which too much waits may hold its connection back without a break; then it is given up.
+pub(crate) const HOLD_TIME_MAX: Duration = Duration::from_secs(30);
 /// Fetches of a track that are answered at a time; a further one is refused.
 const FETCHES_MAX: usize = 4;
-/// How long the last messages may take to be acknowledged.
-const LAST_TIME_MAX: Duration = Duration::from_secs(10);
 /// The priority that fetched objects are said to have.
 const FETCHED_PRIORITY: u8 = 64;
 /// How long between two looks at what QUIC has taken.
@@ -63,6 +63,9 @@ pub(crate) enum OrderedError {
     /// A group has more than one object.
     #[error("group {id} is not one message")]
     NotOne { id: u64 },
+    /// Whoever is to have the messages does not take them, or one that is missing holds up the others.
+    #[error("{count} messages waited for {} s, while nothing else could come", waited.as_secs())]
+    NotTaken { count: usize, waited: Duration },
 }
 
 /// Whether the other side has said something.
@@ -97,7 +100,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    fn push(&mut self, message: Bytes) {
+    pub(crate) fn push(&mut self, message: Bytes) {
         self.len += message.len();
         self.messages.push_back(message);
         while self.messages.len() > KEPT_MAX || (self.len > KEPT_LEN_MAX && self.messages.len() > 1)
@@ -168,7 +171,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Waits until no more than so much is not with QUIC.
+    /// Waits until no more than so much is not with QUIC. The library has no word for it, so this looks now and then.
     async fn settle(&mut self, count_max: usize, len_max: usize) -> Result<(), TrackError> {
         loop {
             // Whoever has it still to send holds a copy.
@@ -185,13 +188,14 @@ impl Outbound {
         }
     }
 
-    /// Publishes what is told until that ends, and with it the track; returns when all of it is acknowledged, or
-    /// nobody is there any more. `serve` is what serves the subscription.
+    /// Publishes what is told until that ends, and with it the track; returns when all of it is acknowledged, however
+    /// long that takes, or nobody is there any more. `serve` is what serves the subscription: dropped before its end
+    /// it would end the track as if all had been sent. Gives whether all was.
     pub(crate) async fn run(
         mut self,
         serve: impl Future<Output = Result<(), SessionError>>,
         mut told: mpsc::Receiver<Vec<u8>>,
-    ) {
+    ) -> bool {
         tokio::pin!(serve);
         let publish = async move {
             while let Some(message) = told.recv().await {
@@ -201,10 +205,10 @@ impl Outbound {
             }
         };
         tokio::select! {
-            _ = &mut serve => return,
+            served = &mut serve => return served.is_ok(),
             () = publish => {}
         }
-        let _ = tokio::time::timeout(LAST_TIME_MAX, serve).await;
+        serve.await.is_ok()
     }
 }
 
@@ -295,6 +299,7 @@ pub(crate) struct Inbound {
     order: Order,
     reading: FuturesUnordered<Reading>,
     hole: Option<(Hole, bool, Instant)>,
+    hold_time: Duration,
 }
 
 impl Inbound {
@@ -306,7 +311,15 @@ impl Inbound {
         len_max: usize,
     ) -> Self {
         let (order, reading) = (Order::default(), FuturesUnordered::new());
-        Self { link, incoming, namespace, name, len_max, order, reading, hole: None }
+        let hold_time = HOLD_TIME_MAX;
+        Self { link, incoming, namespace, name, len_max, order, reading, hole: None, hold_time }
+    }
+
+    /// Holds the connection back for another time.
+    #[cfg(test)]
+    pub(crate) fn holding_for(mut self, time: Duration) -> Self {
+        self.hold_time = time;
+        self
     }
 
     /// Gives the messages in order to `to`, until the track ends or nobody takes them. While they are not taken,
@@ -322,7 +335,7 @@ impl Inbound {
     ) -> Result<(), OrderedError> {
         let mut over = false;
         let mut repair: Option<(u64, Repair)> = None;
-        let mut held = None;
+        let mut held: Option<(Held, Instant)> = None;
         loop {
             let ready = self.order.is_ready();
             let hole = self.order.hole();
@@ -333,8 +346,9 @@ impl Inbound {
             if !self.order.is_behind() || repair.is_some() {
                 held = None;
             } else if held.is_none() {
-                held = Some(self.link.hold_back());
+                held = Some((self.link.hold_back(), Instant::now() + self.hold_time));
             }
+            let given_up = held.as_ref().map(|(_, until)| *until);
             let due = if repair.is_none() { self.due(over) } else { None };
             let fetched = async {
                 match &mut repair {
@@ -351,7 +365,11 @@ impl Inbound {
                 }
                 Some(read) = self.reading.next() => self.read(read)?,
                 group = self.incoming.group(), if !over => match group? {
-                    None => over = true,
+                    None => {
+                        over = true;
+                        // Streams that were not accepted in time are not known to the library any more.
+                        self.order.over(self.incoming.published().unwrap_or_default());
+                    }
                     // Ours have one subgroup; of others nothing is known.
                     Some(group) if group.info.subgroup_id != 0 => {
                         return Err(OrderedError::NotOne { id: group.info.group_id });
@@ -368,6 +386,10 @@ impl Inbound {
                     (Err(error), _) => return Err(error),
                     (Ok(_), None) => {}
                 },
+                () = at(given_up) => {
+                    let count = self.order.waiting();
+                    return Err(OrderedError::NotTaken { count, waited: self.hold_time });
+                }
                 () = at(due) => {
                     if let Some(hole) = hole {
                         tracing::debug!(id = hole.id, track = self.name, "a message is fetched");
@@ -470,4 +492,4 @@ async fn rest(id: u64, mut group: SubgroupReader) -> Read {
 }
 
 const _: () = assert!(EARLY_MAX < 8 && UNSENT_MAX < 128);
-const _: () = assert!(LAST_TIME_MAX.as_secs() <= ANSWER_TIME_MAX.as_secs());
+const _: () = assert!(STALLED_TIME.as_secs() < HOLD_TIME_MAX.as_secs());

@@ -1,28 +1,24 @@
 //! A MOQT session with a peer or a relay: what we announce there, whom we hear of, and who hears us.
 
-use super::candidates::Candidates;
+use super::candidates::{Candidates, Turn};
 use super::custody::{Peer, Shared, Told, Way};
-use super::fanout::{Groups, Hop};
-use super::link::{Link, LinkEnd, LinkError, Requests};
-use super::sign::Opened;
-use super::track::{Incoming, Outgoing};
+use super::fanout::{Groups, Hop, Place};
+use super::link::{Announced, Link, LinkEnd, LinkError, Requests};
+use super::track::Outgoing;
 use super::{PREFIXES_MAX, mcp, namespace, watch};
 use crate::a2a::moqt::{Front, Inboxes, is_inbox};
 use crate::bridge::Bridge;
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use moq_transport::coding::TrackNamespace;
 use moq_transport::message::RequestErrorCode;
 use moq_transport::serve::ServeError;
 use moq_transport::session::{NamespaceEvent, Subscribed};
 use proto::batch::{Audience, Content};
-use proto::fanout::Template;
 use proto::id::AgentId;
-use proto::limits::FRAME_LEN_MAX;
 use proto::track::{Epoch, GroupName, Namespace, PREFIX, Part, Track, part_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -32,12 +28,10 @@ use tokio::time::Instant;
 const TOLD_MAX: usize = 256;
 /// What is told of announcements and listeners and not yet dealt with.
 const HEARD_WAITING_MAX: usize = 64;
-/// How long a session that is announced as a peer's may take until it says a good hello.
-const HELLO_TIME_MAX: Duration = Duration::from_secs(15);
-/// Tries to subscribe to a track that was announced.
-const TRIES_MAX: u32 = 5;
+/// Tries to announce ourselves in a session that may be for something else than custody.
+const ANNOUNCES_MAX: u32 = 3;
 /// How long until the second; each further one waits twice as long.
-const TRY_AGAIN: Duration = Duration::from_millis(100);
+const ANNOUNCE_AGAIN: Duration = Duration::from_secs(2);
 
 /// Whom a session is with.
 #[derive(Clone, Debug)]
@@ -62,14 +56,18 @@ pub(crate) struct Fronts {
     pub(crate) a2a: Option<Front>,
 }
 
-struct Session {
-    shared: Arc<Shared>,
-    link: Link,
-    with: With,
-    epoch: Epoch,
-    peers: HashMap<AgentId, mpsc::Sender<Told>>,
+pub(super) struct Session {
+    pub(super) shared: Arc<Shared>,
+    pub(super) link: Link,
+    pub(super) with: With,
+    pub(super) epoch: Epoch,
+    pub(super) peers: HashMap<AgentId, mpsc::Sender<Told>>,
     watchers: Arc<Semaphore>,
     agent: Option<Front>,
+    /// Whether the peer has announced what it has custody of, and so wants ours.
+    custody: AtomicBool,
+    /// Sessions of peers, one each, that have answered a hello of ours.
+    pub(super) proven: Mutex<HashMap<AgentId, Epoch>>,
 }
 
 /// What happened at a relay.
@@ -78,8 +76,8 @@ enum Heard {
     Announced(NamespaceEvent),
     /// A session is its publisher's: it has said so, signed.
     Good(Namespace),
-    /// A session is not heard any more.
-    Ended(Namespace),
+    /// A session is not heard any more, in a turn of it.
+    Ended(Namespace, Turn),
 }
 
 /// Runs a session until it ends.
@@ -103,8 +101,12 @@ pub(crate) async fn run(
         peers.insert(peer.clone(), tx);
     }
     let watchers = Arc::new(Semaphore::new(watch::WATCHERS_MAX));
-    let session =
-        Arc::new(Session { shared, link, with, epoch, peers, watchers, agent: fronts.a2a.clone() });
+    let (agent, custody, proven) = (fronts.a2a.clone(), AtomicBool::new(false), Mutex::default());
+    let session = Session { shared, link, with, epoch, peers, watchers, agent, custody, proven };
+    let session = Arc::new(session);
+    if matches!(session.with.hop, Hop::Relay(_)) {
+        session.link.doubt();
+    }
     let beside = session.beside(fronts); // before anything can be asked
     let ended = tokio::select! {
         ended = task => ended.map_err(LinkError::from),
@@ -145,23 +147,14 @@ impl Session {
                 }
             }
         };
-        let announce = async {
-            let peers = self.link.announce(self.own(Part::Peers { index, count })).await?;
-            let public = match index {
-                0 => Some(self.link.announce(self.own(Part::All)).await?),
-                _ => None,
-            };
-            Ok((peers, public))
-        };
         let announced = async {
-            let (mut peers, public) = match announce.await {
-                Ok(announced) => announced,
-                // It is not here for custody.
-                Err(LinkError::Refused { .. } | LinkError::NoAnswer { .. }) if self.with.guest => {
-                    tracing::debug!(with = ?self.with.hop, "a session without custody");
-                    return std::future::pending().await;
-                }
-                Err(error) => return Err(error),
+            let Some(mut peers) = self.announce(Part::Peers { index, count }).await? else {
+                tracing::debug!(with = ?self.with.hop, "a session without custody");
+                return std::future::pending().await;
+            };
+            let public = match index {
+                0 => self.announce(Part::All).await?,
+                _ => None,
             };
             // Who is not announced is found by nobody: a session like that is no use.
             match public {
@@ -171,7 +164,7 @@ impl Session {
                 },
                 None => peers.ended().await,
             }
-            if self.with.guest {
+            if self.with.guest && !self.custody.load(Ordering::Acquire) {
                 return std::future::pending().await; // it may be here for something else, too
             }
             Ok(())
@@ -198,6 +191,27 @@ impl Session {
             ended = heard => ended,
             () = shown => Ok(()),
         }
+    }
+
+    /// Announces a part of ours. None if the other side is not here for custody; one that is, and does not answer, is
+    /// to dial anew, rather than to be deaf to us for as long as it is there.
+    async fn announce(&self, part: Part) -> Result<Option<Announced>, LinkError> {
+        let mut wait = ANNOUNCE_AGAIN;
+        for tries in 1.. {
+            match self.link.announce(self.own(part)).await {
+                Err(LinkError::Refused { .. }) if self.with.guest => return Ok(None),
+                Err(LinkError::NoAnswer { .. }) if self.with.guest && tries < ANNOUNCES_MAX => {}
+                Err(LinkError::NoAnswer { .. })
+                    if self.with.guest && !self.custody.load(Ordering::Acquire) =>
+                {
+                    return Ok(None);
+                }
+                announced => return announced.map(Some),
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+        }
+        Ok(None)
     }
 
     /// What a direct peer finds here beside custody. It has no end of its own.
@@ -288,8 +302,9 @@ impl Session {
     /// Publishes decisions to a group for one subscriber.
     async fn publish_to(&self, group: GroupName, serial: u64, mut outgoing: Outgoing) {
         let (groups, hop) = (&self.shared.groups, &self.with.hop);
-        let mut objects = groups.served(hop.clone(), group.clone(), self.epoch, serial);
-        let _served = Served { groups, hop, group: &group, serial };
+        let place = Place::new(hop, self.epoch);
+        let mut objects = groups.served(place.clone(), group.clone(), self.epoch, serial);
+        let _served = Served { groups, place, group: &group, serial };
         // Relays of the same library give the first group to one of several subscribers only, unless it is still
         // open when the others come.
         let hello = self.shared.greeting(Audience::Group(group.clone()), self.epoch);
@@ -327,6 +342,7 @@ impl Session {
             if announced.ok().is_err() {
                 continue;
             }
+            self.custody.store(true, Ordering::Release);
             let session = self.clone();
             listening.spawn(async move {
                 tokio::select! {
@@ -407,9 +423,9 @@ impl Session {
                         peers.entry(of.clone()).or_default().good(theirs);
                         Some(of)
                     }
-                    Heard::Ended(theirs) => {
+                    Heard::Ended(theirs, turn) => {
                         let of = (theirs.publisher.clone(), theirs.part == Part::All);
-                        peers.entry(of.clone()).or_default().ended(&theirs);
+                        peers.entry(of.clone()).or_default().ended(&theirs, turn);
                         Some(of)
                     }
                 },
@@ -418,7 +434,7 @@ impl Session {
             let of = of.as_ref();
             for (_, candidates) in peers.iter_mut().filter(|(id, _)| of.is_none_or(|of| of == *id))
             {
-                while let Some(theirs) = candidates.take(now) {
+                while let Some((theirs, turn)) = candidates.take(now) {
                     let (session, tell, of) = (self.clone(), tell.clone(), theirs.clone());
                     let listen = listening.spawn(async move {
                         let good = |theirs: &Namespace| {
@@ -430,9 +446,9 @@ impl Session {
                             session.link.connection().close(0u32.into(), b"spent"); // for a new one
                         }
                         said(&of, heard);
-                        let _ = tell.send(Heard::Ended(of)).await;
+                        let _ = tell.send(Heard::Ended(of, turn)).await;
                     });
-                    candidates.listens(theirs, listen);
+                    candidates.listens(theirs, turn, listen);
                 }
             }
             peers.retain(|_, candidates| !candidates.is_empty());
@@ -448,134 +464,6 @@ impl Session {
             Part::Peers { index, count } => part_of(&self.shared.me, count) == index,
         };
         (ours && self.with.peers.contains_key(&theirs.publisher)).then_some(theirs)
-    }
-
-    /// Hears a peer's session until it ends, or says nothing good; `good` is told of its hellos.
-    async fn listen(&self, theirs: &Namespace, good: impl Fn(&Namespace)) -> Result<(), LinkError> {
-        let Some(to) = self.peers.get(&theirs.publisher) else { return Ok(()) };
-        match theirs.part {
-            Part::Peers { .. } => {
-                let _lost = Lost { to: to.clone(), theirs: theirs.clone() };
-                self.hear_tracks(theirs, to, good).await
-            }
-            Part::All => self.hear_groups(theirs, to, good).await,
-        }
-    }
-
-    async fn hear_tracks(
-        &self,
-        theirs: &Namespace,
-        to: &mpsc::Sender<Told>,
-        good: impl Fn(&Namespace),
-    ) -> Result<(), LinkError> {
-        let me = &self.shared.me;
-        let mut offers = self.subscribe(theirs, &Track::To(me.clone())).await?;
-        let mut acks = self.subscribe(theirs, &Track::Acks(me.clone())).await?;
-        let mine = Audience::Agent(me.clone());
-        let silent = tokio::time::sleep(HELLO_TIME_MAX);
-        tokio::pin!(silent);
-        let mut greeted = false;
-        loop {
-            let (way, object) = tokio::select! {
-                object = acks.next() => (Way::Acks, object?),
-                object = offers.next() => (Way::To, object?),
-                () = &mut silent, if !greeted => {
-                    return Err(LinkError::NoAnswer { what: "a hello" });
-                }
-            };
-            let Some((_, object)) = object else { return Ok(()) };
-            let fits = |content| way.carries(content);
-            let Some(opened) = self.open(theirs, &mine, &object, fits) else { continue };
-            if opened.statement.content == Content::Hello {
-                greeted = true;
-                good(theirs);
-            }
-            if to.send(Told::Batch(way, opened)).await.is_err() {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn hear_groups(
-        &self,
-        theirs: &Namespace,
-        to: &mpsc::Sender<Told>,
-        good: impl Fn(&Namespace),
-    ) -> Result<(), LinkError> {
-        let groups = self.with.peers.get(&theirs.publisher).cloned().unwrap_or_default();
-        if groups.is_empty() {
-            return std::future::pending().await; // a direct peer announces it all the same, and is not refused
-        }
-        let good = &good;
-        let hear = groups.into_iter().map(async |group| {
-            let mut objects = self.subscribe(theirs, &Track::Group(group.clone())).await?;
-            let audience = Audience::Group(group.clone());
-            while let Some((_, object)) = objects.next().await? {
-                let fits = |content| matches!(content, Content::GroupOffer | Content::Hello);
-                let Some(opened) = self.open(theirs, &audience, &object, fits) else { continue };
-                good(theirs);
-                if opened.statement.content == Content::Hello {
-                    continue;
-                }
-                for item in &opened.items {
-                    let Ok(template) = Template::decode(item) else { continue };
-                    let item = template.for_member(&self.shared.me).encode();
-                    if to.send(Told::Member(group.clone(), item)).await.is_err() {
-                        return Ok(());
-                    }
-                }
-            }
-            Ok::<_, LinkError>(())
-        });
-        // One that is refused, as by a custodian that has no such group any more, is no reason to leave the others.
-        let heard = futures_util::future::join_all(hear).await;
-        heard.into_iter().collect()
-    }
-
-    /// An announcement may be here before the way to its tracks is.
-    async fn subscribe(&self, theirs: &Namespace, track: &Track) -> Result<Incoming, LinkError> {
-        let mut wait = TRY_AGAIN;
-        let mut tries = 1;
-        loop {
-            let of = namespace(&theirs.fields());
-            match self.link.subscribe(of, track.name(), FRAME_LEN_MAX).await {
-                Err(LinkError::Refused { .. } | LinkError::NoAnswer { .. })
-                    if tries < TRIES_MAX => {}
-                subscribed => return subscribed,
-            }
-            tokio::time::sleep(wait).await;
-            wait *= 2;
-            tries += 1;
-        }
-    }
-
-    /// A batch of the peer's for us. All others are dropped, counted and said.
-    //= AC-1
-    fn open(
-        &self,
-        theirs: &Namespace,
-        audience: &Audience,
-        object: &Bytes,
-        good: impl Fn(Content) -> bool,
-    ) -> Option<Opened> {
-        let peer = &theirs.publisher;
-        let why = match self.shared.signatures.open(object, self.shared.clock.now()) {
-            Ok(opened) if opened.statement.from != *theirs => {
-                let Namespace { publisher, epoch, part } = &opened.statement.from;
-                format!("it is of {publisher}, session {epoch}, part {part}")
-            }
-            Ok(opened) if opened.statement.audience != *audience => {
-                format!("it is for {}", opened.statement.audience)
-            }
-            Ok(opened) if !good(opened.statement.content) => {
-                format!("{} do not go on this track", opened.statement.content)
-            }
-            Ok(opened) => return Some(opened),
-            Err(error) => error.to_string(),
-        };
-        self.shared.router.metrics.moqt_dropped.inc();
-        tracing::warn!(%peer, why, "an object dropped");
-        None
     }
 }
 
@@ -597,28 +485,13 @@ enum Wanted {
 /// A group's track that is served, until it is dropped.
 struct Served<'a> {
     groups: &'a Groups,
-    hop: &'a Hop,
+    place: Place,
     group: &'a GroupName,
     serial: u64,
 }
 
 impl Drop for Served<'_> {
     fn drop(&mut self) {
-        self.groups.unserved(self.hop, self.group, self.serial);
-    }
-}
-
-/// Says at its end that a session of the peer's is over, also when its task is ended from outside.
-struct Lost {
-    to: mpsc::Sender<Told>,
-    theirs: Namespace,
-}
-
-impl Drop for Lost {
-    fn drop(&mut self) {
-        let (to, lost) = (self.to.clone(), Told::Lost(self.theirs.clone()));
-        if let Err(mpsc::error::TrySendError::Full(lost)) = to.try_send(lost) {
-            tokio::spawn(async move { drop(to.send(lost).await) });
-        }
+        self.groups.unserved(&self.place, self.group, self.serial);
     }
 }

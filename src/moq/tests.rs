@@ -212,6 +212,89 @@ async fn an_ack_overtakes_bulk_that_was_sent_before_it() {
     assert!(!ack_overtakes_bulk(raw(pair.client.clone()), raw(pair.server.clone())).await);
 }
 
+/// Publishes `n` groups of `len` bytes, all of which are over, to a reader that takes none but the first. Gives how many
+/// of them are whole when it reads at last.
+async fn whole_of_unread(n: u64, len: usize) -> usize {
+    let pair = Pair::new().await;
+    let (client, server, mut tasks) = pair.links().await;
+    let ns = namespace(&["n"]);
+    let mut requests = server.answer(ns.clone());
+    let (incoming, mut outgoing) =
+        tokio::join!(client.subscribe(ns, "t", 4 << 20), serve_next(&mut requests, &mut tasks));
+    let mut incoming = incoming.unwrap();
+    outgoing.push(16, Bytes::from_static(b"first")).await.unwrap();
+    let mut first = incoming.group().await.unwrap().unwrap();
+    while first.read_next().await.unwrap().is_some() {}
+    for _ in 0..n {
+        server.room().await;
+        outgoing.push(16, Bytes::from(vec![7; len])).await.unwrap();
+    }
+    while server.waits() {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    outgoing.push(16, Bytes::from_static(b"last")).await.unwrap();
+    let mut whole = 0;
+    loop {
+        let (_, object) = incoming.next().await.unwrap().unwrap();
+        match object.len() {
+            4 => return whole,
+            n => whole += usize::from(n == len),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bd1_groups_that_are_over_and_not_read_count_among_the_bytes_of_a_connection() {
+    // Below the limit all are kept; above it they are not, however small they are beside what the library reads ahead.
+    assert_eq!(whole_of_unread(20, 2 << 20).await, 20);
+    let max = backend::STREAMS_LEN_MAX;
+    let whole = whole_of_unread(40, 2 << 20).await;
+    assert!(whole < 40 && whole * (2 << 20) <= max, "{whole} groups of 2 MiB");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bd1_a_publisher_that_is_not_known_has_little_of_a_connection() {
+    let pair = Pair::new().await;
+    let (client, server, mut tasks) = pair.links().await;
+    client.doubt();
+    let ns = namespace(&["n"]);
+    let mut requests = server.answer(ns.clone());
+    let subscribe = async |name: &'static str, requests: &mut Requests, tasks: &mut JoinSet<()>| {
+        let (incoming, outgoing) =
+            tokio::join!(client.subscribe(ns.clone(), name, 1 << 20), serve_next(requests, tasks));
+        let incoming = incoming.unwrap();
+        let suspect = client.suspect(&incoming).unwrap();
+        (incoming, outgoing, suspect)
+    };
+    let (mut peer, mut peers, known) = subscribe("peer", &mut requests, &mut tasks).await;
+    let (stranger, mut strangers, suspect) = subscribe("stranger", &mut requests, &mut tasks).await;
+    peers.push(16, Bytes::from_static(b"hello")).await.unwrap();
+    assert_eq!(peer.next().await.unwrap().unwrap().1, b"hello"[..]);
+    known.prove();
+    // As many streams as QUIC gives, of which none comes to an end.
+    let mut open = Vec::new();
+    for id in 0..99 {
+        let mut group = strangers.begin(id, 16).unwrap();
+        let mut object = group.create(100, None).unwrap();
+        object.write(Bytes::from_static(b"half")).unwrap();
+        open.push((object, group));
+    }
+    let spoilt = tokio::time::timeout(std::time::Duration::from_secs(3), suspect.spoilt());
+    spoilt.await.expect("it takes too much, before its time is over");
+    drop((stranger, suspect));
+    // What is known has room for what is long.
+    for _ in 0..5 {
+        peers.push(16, Bytes::from(vec![7; 200_000])).await.unwrap();
+        let next = tokio::time::timeout(std::time::Duration::from_secs(30), peer.next());
+        assert_eq!(next.await.expect("in time").unwrap().unwrap().1.len(), 200_000);
+    }
+    let (_stranger, mut strangers, suspect) = subscribe("long", &mut requests, &mut tasks).await;
+    strangers.push(16, Bytes::from(vec![7; 200_000])).await.unwrap();
+    let spoilt = tokio::time::timeout(std::time::Duration::from_secs(3), suspect.spoilt());
+    spoilt.await.expect("what is not known has not");
+}
+
+mod fanout;
 mod hostile;
 mod mcp;
 mod ordered;

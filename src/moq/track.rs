@@ -243,6 +243,16 @@ impl Incoming {
         next_group(&mut self.reader, &mut self.groups).await
     }
 
+    /// What its streams are known by.
+    pub(crate) fn alias(&self) -> Option<u64> {
+        self.subscribe.subscribe_ok().map(|ok| ok.track_alias)
+    }
+
+    /// How many groups the publisher says it published, once it has ended the track.
+    pub(crate) fn published(&self) -> Option<u64> {
+        self.subscribe.publish_done().map(|done| done.stream_count)
+    }
+
     /// Why the publisher ended it, once it did.
     pub(crate) fn closed(&self) -> impl Future<Output = Result<(), ServeError>> + Send + '_ {
         self.subscribe.closed()

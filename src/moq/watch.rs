@@ -32,6 +32,13 @@ const GROUP_OBJECTS_MAX: usize = 64;
 const OBJECT_EVENTS_MAX: usize = 64;
 /// Escalations of the inbox that a group begins with, oldest first. How many there are in all is told, too.
 const INBOX_TOLD_MAX: usize = 1_024;
+/// Bytes of them; the first is told in any case.
+const INBOX_TOLD_LEN_MAX: usize = 1024 * 1024;
+/// Bytes of a group after which the next begins: with the inbox and what is told at once below the 8 MiB that one of our
+/// readers takes of a stream.
+const GROUP_LEN_MAX: usize = 3 * 1024 * 1024;
+/// Bytes of events after which no further one is told at once.
+const TOLD_LEN_MAX: usize = 1024 * 1024;
 /// Peers of which a status tells; how many more there are is told.
 const PEERS_TOLD_MAX: usize = 1_000;
 /// Records of the store read at a time.
@@ -70,7 +77,7 @@ pub(super) async fn publish(
     (epoch, content): (Epoch, Content),
     outgoing: Outgoing,
 ) -> Result<(), TrackError> {
-    let mut told = Telling { shared, link, epoch, content, outgoing, group: None };
+    let mut told = Telling { shared, link, epoch, content, outgoing, group: None, len: 0 };
     match content {
         Content::Status | Content::Metrics => told.state().await,
         _ => told.events(shared.router.subscribe()).await,
@@ -84,6 +91,8 @@ struct Telling<'a> {
     content: Content,
     outgoing: Outgoing,
     group: Option<(SubgroupWriter, Arc<SubgroupInfo>, Kept)>,
+    /// Bytes of it so far.
+    len: usize,
 }
 
 impl Telling<'_> {
@@ -101,6 +110,7 @@ impl Telling<'_> {
         let group = self.outgoing.begin(self.outgoing.next_id(), self.content.priority())?;
         let info = group.info.clone();
         self.group = Some((group, info, self.link.keep_open()));
+        self.len = 0;
         Ok(())
     }
 
@@ -112,6 +122,7 @@ impl Telling<'_> {
             Ok((_, object)) => {
                 let len = object.len();
                 group.write(object)?;
+                self.len += len;
                 self.shared.router.metrics.published(self.content.as_str(), len);
             }
             Err(error) => {
@@ -158,6 +169,9 @@ impl Telling<'_> {
                 if lost && self.content == Content::Escalations {
                     break; // the inbox has them
                 }
+                if self.len >= GROUP_LEN_MAX {
+                    break;
+                }
             }
         }
     }
@@ -167,7 +181,7 @@ impl Telling<'_> {
         &self,
         events: &mut broadcast::Receiver<Arc<Event>>,
     ) -> Option<(Vec<Bytes>, bool)> {
-        let mut told = Vec::new();
+        let mut told: Vec<Bytes> = Vec::new();
         let mut next = events.recv().await;
         loop {
             match next {
@@ -183,7 +197,9 @@ impl Telling<'_> {
                 Err(RecvError::Closed) => return None,
             }
             next = match events.try_recv() {
-                Ok(event) if told.len() < OBJECT_EVENTS_MAX => Ok(event),
+                Ok(event) if told.len() < OBJECT_EVENTS_MAX && len(&told) < TOLD_LEN_MAX => {
+                    Ok(event)
+                }
                 // Not to leave one behind that was taken out.
                 Ok(event) => {
                     if self.tells(&event) {
@@ -258,9 +274,9 @@ impl Telling<'_> {
     }
 }
 
-/// The oldest of the inbox that wait to be acknowledged, and why there are not more of them.
+/// The oldest of the inbox that wait to be acknowledged, and why there are not more of them, if not for the limits.
 fn open_escalations(store: &dyn Storage) -> (Vec<Value>, Option<ReadError>) {
-    let mut told = Vec::new();
+    let (mut told, mut len) = (Vec::new(), 0);
     let mut from = Vec::new();
     loop {
         let page = match store.scan(Table::Escalation, &from, PAGE) {
@@ -274,13 +290,22 @@ fn open_escalations(store: &dyn Storage) -> (Vec<Value>, Option<ReadError>) {
             let Ok(escalation) = serde_json::from_slice::<Escalation>(value) else { continue };
             if escalation.acknowledged_at_ms.is_none() {
                 let event = Event::Escalated(Box::new(escalation));
-                told.push(serde_json::to_value(&event).unwrap_or_default());
+                let event = serde_json::to_value(&event).unwrap_or_default();
+                len += text(&event).len();
+                if len > INBOX_TOLD_LEN_MAX && !told.is_empty() {
+                    return (told, None);
+                }
+                told.push(event);
                 if told.len() == INBOX_TOLD_MAX {
                     return (told, None);
                 }
             }
         }
     }
+}
+
+fn len(items: &[Bytes]) -> usize {
+    items.iter().map(Bytes::len).sum()
 }
 
 fn text(value: &Value) -> Bytes {
@@ -312,5 +337,55 @@ mod tests {
         assert!(items.len() > 1 && items.iter().all(|item| item.len() <= ITEM_LEN_MAX));
         assert!(items.iter().all(|item| item.ends_with(b"\n")));
         assert_eq!(items.concat(), text.as_bytes());
+    }
+
+    #[test]
+    fn bd1_of_a_large_inbox_a_group_begins_with_what_one_stream_may_bring() {
+        use crate::store::{FjallStore, StoreOptions};
+        use proto::id::{GovernedKey, Kind, ObligationId};
+        use proto::record::EscalationReason;
+        use proto::safe_action::{SafeAction, SafeEffect};
+        use proto::store::Write;
+        let dir = tempfile::tempdir().unwrap();
+        let long = |len: usize| "x".repeat(len);
+        let me = AgentId::new("spiffe://example.org/a").unwrap();
+        let store = FjallStore::open(dir.path(), &me, &StoreOptions::default()).unwrap();
+        let target = AgentId::new(&format!("spiffe://example.org/{}", long(200))).unwrap();
+        let escalation = |n: u64| {
+            let id = ObligationId::new(&format!("{}{n}", long(200))).unwrap();
+            Escalation {
+                obligation_id: id.clone(),
+                kind: Kind::new("anumati.consent").unwrap(),
+                target: target.clone(),
+                reason: EscalationReason::Unreachable,
+                at_ms: n,
+                deadline_at_ms: n,
+                retries: 1,
+                safe_action: SafeAction {
+                    obligation_id: id,
+                    target: target.clone(),
+                    effect: SafeEffect::FailClosed { scope: GovernedKey::new(&long(200)).unwrap() },
+                    rationale: proto::ack::Reason::new("x"),
+                    sequence: None,
+                },
+                safe_action_applied: true,
+                acknowledged_at_ms: None,
+                delivered_at_ms: None,
+                outlived: false,
+            }
+        };
+        let writes: Vec<Write> = (0..INBOX_TOLD_MAX as u64 + 100)
+            .map(|n| Write {
+                table: Table::Escalation,
+                key: Bytes::copy_from_slice(&n.to_be_bytes()),
+                value: Some(serde_json::to_vec(&escalation(n)).unwrap().into()),
+            })
+            .collect();
+        store.commit(&writes, true).unwrap();
+        let (told, error) = open_escalations(&store);
+        let bytes: usize = told.iter().map(|told| text(told).len()).sum();
+        assert!(error.is_none() && bytes <= INBOX_TOLD_LEN_MAX, "{bytes} bytes");
+        assert!(!told.is_empty() && told.len() < INBOX_TOLD_MAX, "{} of them", told.len());
+        assert_eq!(told[0]["at_ms"], 0, "the oldest first");
     }
 }

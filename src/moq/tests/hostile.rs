@@ -9,6 +9,7 @@ use crate::moq::sign::Signatures;
 use crate::node::{Builder, Node};
 use proto::ack::{AckStatus, CustodyAck};
 use proto::batch::{Audience, Content, Hello};
+use proto::custodian::Draft;
 use proto::id::{Kind, ObligationId};
 use proto::limits::FRAME_LEN_MAX;
 use proto::obligation::Obligation;
@@ -31,6 +32,7 @@ struct Open {
     offers: Outgoing,
     _acks: Outgoing,
     from_bob: Incoming,
+    link: Link,
     tasks: JoinSet<()>,
 }
 
@@ -51,10 +53,10 @@ impl Stage {
             InitOptions { id: Some(id("bob").to_string()), ca: ca_dir, ..InitOptions::default() };
         let file = init(&dir.path().join("bob"), &options).unwrap().config;
         let peer = |name| {
-            let may = "may_issue = [\"anumati.consent\"]";
+            let may = "may_issue = [\"anumati.consent\"]\nmay_receive = [\"phala.belief_update\"]";
             format!("[[peers]]\nid = \"{}\"\n{may}\nbinding = \"moqt\"\n", id(name))
         };
-        let head = "quic = { listen = \"127.0.0.1:0\" }\n[moq]\nenabled = true\n";
+        let head = "quic = { listen = \"127.0.0.1:0\", send_queue_bytes_max = 262144 }\n[moq]\nenabled = true\n";
         tune(&file, &format!("{head}{more}{}{}", peer("alice"), peer("carol"))).unwrap();
         let bob = Builder::new(NodeConfig::load(&file).unwrap()).start().await.unwrap();
         let endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
@@ -120,7 +122,7 @@ impl Stage {
             served[usize::from(name == Name::Acks(id("bob")))] = Some(outgoing);
         }
         let [offers, ours] = served.map(Option::unwrap);
-        let mut open = Open { offers, _acks: ours, from_bob: acks, tasks };
+        let mut open = Open { offers, _acks: ours, from_bob: acks, link: link.clone(), tasks };
         // Hellos both ways, and an answer.
         from_bob.next().await.unwrap().unwrap();
         open.from_bob.next().await.unwrap().unwrap();
@@ -287,5 +289,57 @@ async fn ab3_a_new_epoch_takes_over_and_what_was_applied_before_is_acknowledged_
     assert_eq!((acks.len(), acks[0].status), (1, AckStatus::Applied));
     assert_eq!(stage.dropped(), 1);
     assert_eq!(stage.bob.handle().store().scan(Table::Ledger, &[], 100).unwrap().len(), 1);
+    stage.bob.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bd1_what_a_peer_does_not_take_stays_in_its_bounded_queue() {
+    let stage = Stage::new().await;
+    let mut open = stage.open(1).await;
+    let bob = stage.bob.handle();
+    let held = open.link.hold_back();
+    let dropped = || bob.metrics().best_effort_dropped.get();
+    // More than fits in streams, in what is taken out to be published, and in the queue.
+    let mut issued = 0;
+    while dropped() == 0 {
+        assert!(issued < 100_000, "all of them are somewhere in memory");
+        let drafts = (issued..issued + 500).map(|n| Draft {
+            id: ObligationId::new(&format!("b{n}")).unwrap(),
+            kind: Kind::new("phala.belief_update").unwrap(),
+            target: id("alice"),
+            payload: serde_json::from_str(r#"{"weight_delta": 0.001, "weight_key": "route"}"#)
+                .unwrap(),
+            deadline_seconds: Some(600),
+            max_retries: None,
+            sequence: None,
+        });
+        let results = bob.issue(drafts.collect()).await.unwrap();
+        assert!(results.iter().all(|result| result.as_ref().is_ok_and(|issued| !issued.custody)));
+        issued += 500;
+    }
+    // And the session goes on.
+    drop(held);
+    let offer = stage.object(1, Content::Offers, vec![revoke("r", "bob")]);
+    open.offers.push(16, offer).await.unwrap();
+    assert_eq!(open.acks(&stage).await[0].status, AckStatus::Applied);
+    stage.bob.stop().await.unwrap();
+}
+
+/// Who wants custody, and does not answer in time what the node announces, is asked again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_announcement_without_an_answer_is_made_again() {
+    let stage = Stage::new().await;
+    let (link, _tasks) = stage.link().await;
+    let (epoch, part) = at(1);
+    let ns = namespace(&Namespace { publisher: id("alice"), epoch, part }.fields());
+    let _requests = link.answer(ns.clone());
+    let _announced = link.announce(ns).await.unwrap();
+    let mut unanswered = Vec::new();
+    for _ in 0..2 {
+        let next = tokio::time::timeout(Duration::from_secs(30), link.announced());
+        unanswered.push(next.await.expect("in time").unwrap());
+    }
+    let [first, again] = &unanswered[..] else { unreachable!() };
+    assert_eq!(first.info.namespace, again.info.namespace);
     stage.bob.stop().await.unwrap();
 }

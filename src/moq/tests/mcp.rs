@@ -204,6 +204,37 @@ async fn sessions_of_one_client_share_a_connection_and_find_a_new_one() {
     stage.bob.stop().await.unwrap();
 }
 
+/// A server that ends while its client's connection takes nothing, for longer than MOQT libraries wait for streams.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_said_last_is_fetched_by_who_reads_late() {
+    let last = "[[mcp_servers]]\nname = \"echo\"\ncommand = [\"sh\", \"-c\", \"head -n 1; sleep 1; yes '{\\\"jsonrpc\\\":\\\"2.0\\\",\\\"method\\\":\\\"notifications/x\\\"}' | head -n 50\"]\n";
+    let stage = Stage::with(last).await;
+    let (link, _task) = stage.link().await;
+    let id = discover(&link, None).await.unwrap();
+    let up = up(&link, &id).await;
+    let Up { outgoing, incoming, _requests, mut _tasks } = up;
+    let heard = Arc::new(Heard::default());
+    let mut outbound = Outbound::new(link.clone(), outgoing, 64, heard.clone());
+    let (to, mut messages) = mpsc::channel::<Bytes>(1);
+    let inbound = Inbound::new(link.clone(), incoming, (control(&id), "server-to-client"), LEN_MAX);
+    let mut reading = JoinSet::new();
+    reading.spawn(async move { inbound.run(&to, &heard, |message| message).await });
+    let go = br#"{"jsonrpc":"2.0","method":"notifications/go"}"#;
+    outbound.send(Bytes::from_static(go)).await.unwrap();
+    assert_eq!(messages.recv().await.unwrap(), &go[..]);
+    let held = link.hold_back();
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    drop(held);
+    let mut count = 0;
+    while let Some(message) = tokio::time::timeout(PATIENCE, messages.recv()).await.unwrap() {
+        assert!(message.ends_with(b"notifications/x\"}"), "{message:?}");
+        count += 1;
+    }
+    assert_eq!(count, 50);
+    reading.join_next().await.unwrap().unwrap().unwrap();
+    stage.bob.stop().await.unwrap();
+}
+
 /// A client that never reads, and a server that says much: neither the node's memory nor the client's grows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bd1_a_client_that_does_not_take_its_messages_holds_the_server_back() {

@@ -23,6 +23,8 @@ struct Line {
     requests: Option<Requests>,
     outgoing: Option<Outgoing>,
     link: Link,
+    reader: Link,
+    serving: Option<JoinSet<Result<(), moq_transport::session::SessionError>>>,
     messages: mpsc::Receiver<Bytes>,
     reading: JoinSet<Run>,
     tasks: JoinSet<()>,
@@ -31,19 +33,25 @@ struct Line {
 impl Line {
     async fn new() -> Self {
         let pair = Pair::new().await;
-        let (client, server, mut tasks) = pair.links().await;
+        let (client, server, tasks) = pair.links().await;
         let ns = namespace(&["mcp", "s", "control"]);
         let mut requests = server.answer(ns.clone());
-        let (incoming, outgoing) = tokio::join!(
-            client.subscribe(ns.clone(), NAME, MESSAGE_LEN_MAX),
-            serve_next(&mut requests, &mut tasks),
-        );
+        let mut serving = JoinSet::new();
+        let (incoming, outgoing) =
+            tokio::join!(client.subscribe(ns.clone(), NAME, MESSAGE_LEN_MAX), async {
+                let subscribed = requests.subscribed.recv().await.unwrap();
+                let (outgoing, serve) = Outgoing::accept(subscribed).unwrap();
+                serving.spawn(serve);
+                outgoing
+            });
         let (to, messages) = mpsc::channel(1);
+        let reader = client.clone();
         let inbound = Inbound::new(client, incoming.unwrap(), (ns, NAME), MESSAGE_LEN_MAX);
         let mut reading = JoinSet::new();
         reading.spawn(async move { inbound.run(&to, &Heard::default(), |message| message).await });
         let (outgoing, requests) = (Some(outgoing), Some(requests));
-        Self { _pair: pair, requests, outgoing, link: server, messages, reading, tasks }
+        let (link, serving) = (server, Some(serving));
+        Self { _pair: pair, requests, outgoing, link, reader, serving, messages, reading, tasks }
     }
 
     async fn push(&mut self, id: u64, object: Bytes) {
@@ -299,6 +307,99 @@ async fn bd1_a_sender_waits_for_a_slow_reader_and_nothing_is_lost() {
     }
     assert_eq!(line.next().await, None);
     line.ended().await.unwrap();
+}
+
+/// A sender of ours that says `n` messages, all of them, to a reader of ours whose connection is held back for `time`.
+async fn read_after(n: u64, time: Duration) -> Vec<Bytes> {
+    let mut line = Line::new().await;
+    let outgoing = line.outgoing.take().unwrap();
+    let outbound = Outbound::new(line.link.clone(), outgoing, 64, Arc::default());
+    let requests = line.requests.take().unwrap();
+    line.tasks.spawn(answer(requests, NAME, outbound.kept().clone()));
+    let held = line.reader.hold_back();
+    let (to, told) = mpsc::channel(1);
+    let mut serving = line.serving.take().unwrap();
+    let served = async move { serving.join_next().await.unwrap().unwrap() };
+    line.tasks.spawn(async move {
+        outbound.run(served, told).await;
+    });
+    for id in 0..n {
+        to.send(message(id).to_vec()).await.unwrap();
+    }
+    drop(to);
+    tokio::time::sleep(time).await;
+    drop(held);
+    let mut read = Vec::new();
+    while let Some(message) = line.next().await {
+        read.push(message);
+    }
+    line.ended().await.unwrap();
+    read
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_said_last_is_there_for_who_reads_late() {
+    // More than there is QUIC's credit for: quinn gives it for 100 streams.
+    let (few, many) = tokio::join!(
+        read_after(40, Duration::from_secs(8)), // longer than the library waits for streams it knows of
+        read_after(140, Duration::from_secs(13)),
+    );
+    assert_eq!(few, (0..40).map(message).collect::<Vec<_>>());
+    assert_eq!(many, (0..140).map(message).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bd1_who_takes_no_messages_does_not_hold_up_the_others_for_ever() {
+    let pair = Pair::new().await;
+    let (client, server, mut tasks) = pair.links().await;
+    let track = async |name: &'static str, tasks: &mut JoinSet<()>| {
+        let ns = namespace(&["mcp", name, "control"]);
+        let mut requests = server.answer(ns.clone());
+        let (incoming, outgoing) = tokio::join!(
+            client.subscribe(ns.clone(), NAME, MESSAGE_LEN_MAX),
+            serve_next(&mut requests, tasks),
+        );
+        let inbound =
+            Inbound::new(client.clone(), incoming.unwrap(), (ns.clone(), NAME), MESSAGE_LEN_MAX);
+        (inbound.holding_for(Duration::from_secs(3)), outgoing, requests, ns)
+    };
+    let (stuck, outgoing, _stuck_requests, _) = track("stuck", &mut tasks).await;
+    let (other, mut beside, requests, ns) = track("other", &mut tasks).await;
+    let (to, _never_taken) = mpsc::channel(1);
+    let mut ended = JoinSet::new();
+    ended.spawn(async move { stuck.run(&to, &Heard::default(), |message| message).await });
+    let (to, mut messages) = mpsc::channel(1);
+    tasks.spawn(async move { drop(other.run(&to, &Heard::default(), |message| message).await) });
+    let outbound = Outbound::new(server.clone(), outgoing, 64, Arc::default());
+    tasks.spawn(async move {
+        let mut outbound = outbound;
+        for id in 0.. {
+            if outbound.send(message(id)).await.is_err() {
+                return;
+            }
+        }
+    });
+    let kept = Arc::default();
+    tasks.spawn(answer(requests, NAME, Arc::clone(&kept)));
+    // Until it is behind, all goes on.
+    beside.push(64, message(0)).await.unwrap();
+    assert_eq!(messages.recv().await.unwrap(), message(0));
+    let behind = async {
+        while !client.is_held_back() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, behind).await.expect("it is behind");
+    // Whoever fetches is answered all the same: the answer is refused, and so does not even need a stream; what is
+    // there comes by one.
+    kept.lock().unwrap().push(message(7));
+    let found = client.fetch(ns, NAME, (0, 0), 100).await.unwrap();
+    assert_eq!(found, [(0, 0, message(7))]);
+    let over = tokio::time::timeout(PATIENCE, ended.join_next()).await.expect("it is given up");
+    let error = over.unwrap().unwrap().unwrap_err();
+    assert!(matches!(error, OrderedError::NotTaken { .. }), "{error}");
+    beside.push(64, message(1)).await.unwrap();
+    assert_eq!(messages.recv().await.unwrap(), message(1), "and the others go on");
 }
 
 #[tokio::test]

@@ -1,0 +1,230 @@
+//! Streams of tracks at a relay whose publisher has not shown yet that it is whom its name says.
+//!
+//! Anybody at a relay can announce in a peer's name, and is heard for a while. What comes of that shares the streams
+//! and the memory of one connection with what peers send: so it has little of both, and the oldest gives way.
+
+use moq_transport::coding::Decode as _;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+/// Such streams of a connection at a time; the oldest is stopped for a further one.
+pub(super) const UNPROVEN_MAX: usize = 32;
+/// Bytes of one of them: a hello, with the certificates it is signed by, is a tenth of it.
+pub(super) const UNPROVEN_LEN_MAX: usize = 64 * 1024;
+/// How long one of them may be open.
+pub(super) const UNPROVEN_TIME_MAX: Duration = Duration::from_secs(5);
+/// Bytes of the type of a stream and the alias of its track.
+const HEAD_LEN_MAX: usize = 18;
+/// The type of a stream that answers a FETCH: we asked for it.
+const FETCH: u64 = 0x05;
+
+/// What is believed in one connection. All is, until [`Self::begin`].
+#[derive(Debug, Default)]
+pub(super) struct Doubts {
+    begun: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Aliases of tracks whose publisher is the peer.
+    proven: HashSet<u64>,
+    /// Whom to tell that a stream of a track has had too much.
+    bells: HashMap<u64, Arc<Notify>>,
+    open: VecDeque<(u64, oneshot::Sender<()>)>,
+    serial: u64,
+}
+
+impl Doubts {
+    /// From now on streams are of unproven tracks until something else is said of them.
+    pub(super) fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody hears the track with this alias.
+    pub(super) fn suspect(self: &Arc<Self>, alias: u64) -> Suspect {
+        let bell = Arc::new(Notify::new());
+        self.state().bells.insert(alias, bell.clone());
+        Suspect { doubts: self.clone(), alias, bell }
+    }
+
+    /// A stream comes.
+    //= BD-1
+    pub(super) fn stream(self: &Arc<Self>) -> Option<Unproven> {
+        if !self.begun.load(Ordering::Acquire) {
+            return None;
+        }
+        let (stop, stopped) = oneshot::channel();
+        let mut state = self.state();
+        state.serial += 1;
+        let serial = state.serial;
+        state.open.push_back((serial, stop));
+        if state.open.len() > UNPROVEN_MAX {
+            state.open.pop_front();
+        }
+        drop(state);
+        let until = Instant::now() + UNPROVEN_TIME_MAX;
+        let (doubts, head) = (self.clone(), Vec::new());
+        Some(Unproven { doubts, serial, stopped, until, head, alias: None, len: 0 })
+    }
+}
+
+/// A track that somebody hears.
+#[derive(Debug)]
+pub(crate) struct Suspect {
+    doubts: Arc<Doubts>,
+    alias: u64,
+    bell: Arc<Notify>,
+}
+
+impl Suspect {
+    /// It is its peer's.
+    pub(crate) fn prove(&self) {
+        self.doubts.state().proven.insert(self.alias);
+    }
+
+    /// Waits until a stream of it has had too much. The track is to be left then: a stopped stream takes its place
+    /// until whoever sends it looks.
+    pub(crate) async fn spoilt(&self) {
+        self.bell.notified().await;
+    }
+}
+
+impl Drop for Suspect {
+    fn drop(&mut self) {
+        let mut state = self.doubts.state();
+        state.proven.remove(&self.alias);
+        if state.bells.get(&self.alias).is_some_and(|bell| Arc::ptr_eq(bell, &self.bell)) {
+            state.bells.remove(&self.alias);
+        }
+    }
+}
+
+/// A stream of which nothing good is known.
+#[derive(Debug)]
+pub(super) struct Unproven {
+    doubts: Arc<Doubts>,
+    serial: u64,
+    stopped: oneshot::Receiver<()>,
+    until: Instant,
+    head: Vec<u8>,
+    alias: Option<u64>,
+    len: usize,
+}
+
+/// What is to become of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is good, and no further looked at.
+    Good,
+    /// Nothing is known yet.
+    Open,
+    /// It has had what it may have.
+    Over,
+}
+
+impl Unproven {
+    /// These bytes came of it.
+    pub(super) fn came(&mut self, bytes: &[u8]) -> Verdict {
+        self.len += bytes.len();
+        if self.alias.is_none() {
+            let missing = HEAD_LEN_MAX - self.head.len();
+            self.head.extend(bytes.iter().take(missing));
+            let mut head = self.head.as_slice();
+            match u64::decode(&mut head) {
+                Ok(FETCH) => return Verdict::Good,
+                Ok(_) => self.alias = u64::decode(&mut head).ok(),
+                Err(_) => {}
+            }
+        }
+        match self.is_proven() {
+            true => Verdict::Good,
+            false if self.len > UNPROVEN_LEN_MAX => self.over(),
+            false => Verdict::Open,
+        }
+    }
+
+    /// Waits until its time is over, or its place is taken.
+    pub(super) async fn ends(&mut self) -> Verdict {
+        let _ = tokio::time::timeout_at(self.until, &mut self.stopped).await;
+        if self.is_proven() { Verdict::Good } else { self.over() }
+    }
+
+    fn over(&self) -> Verdict {
+        let state = self.doubts.state();
+        if let Some(bell) = self.alias.and_then(|alias| state.bells.get(&alias)) {
+            bell.notify_one();
+        }
+        Verdict::Over
+    }
+
+    fn is_proven(&self) -> bool {
+        self.alias.is_some_and(|alias| self.doubts.state().proven.contains(&alias))
+    }
+}
+
+impl Drop for Unproven {
+    fn drop(&mut self) {
+        self.doubts.state().open.retain(|(serial, _)| *serial != self.serial);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn bd1_an_unproven_stream_has_little_room_and_time_and_the_oldest_gives_way() {
+        let doubts = Arc::new(Doubts::default());
+        assert!(doubts.stream().is_none(), "a peer itself is there");
+        doubts.begin();
+        let mut first = doubts.stream().unwrap();
+        let mut others: Vec<_> = (1..UNPROVEN_MAX).map(|_| doubts.stream().unwrap()).collect();
+        let begun = Instant::now();
+        let further = doubts.stream().unwrap();
+        assert_eq!(first.ends().await, Verdict::Over);
+        assert_eq!(begun.elapsed(), Duration::ZERO, "its place is taken");
+        drop((first, further));
+        // Room came free.
+        let mut last = doubts.stream().unwrap();
+        let mut oldest = others.remove(0);
+        assert_eq!(oldest.ends().await, Verdict::Over);
+        assert_eq!(begun.elapsed(), UNPROVEN_TIME_MAX);
+        // Type, alias 7, and whatever.
+        assert_eq!(last.came(&[0x10, 7]), Verdict::Open);
+        assert_eq!(last.came(&vec![0; UNPROVEN_LEN_MAX - 2]), Verdict::Open);
+        assert_eq!(last.came(&[0]), Verdict::Over);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_proven_has_no_such_limits_and_a_fetch_never() {
+        let doubts = Arc::new(Doubts::default());
+        doubts.begin();
+        let proven = doubts.suspect(300);
+        proven.prove();
+        // The alias in two bytes, one of which comes late; another track's.
+        let mut stream = doubts.stream().unwrap();
+        assert_eq!(stream.came(&[0x10, 0x81]), Verdict::Open);
+        assert_eq!(stream.came(&[0x2c]), Verdict::Good);
+        let mut stream = doubts.stream().unwrap();
+        assert_eq!(stream.came(&[0x10, 0x81, 0x2d, 1, 2, 3]), Verdict::Open);
+        // It is proven while it is open.
+        let late = doubts.suspect(301);
+        late.prove();
+        assert_eq!(stream.ends().await, Verdict::Good);
+        drop((proven, late));
+        let other = doubts.suspect(301);
+        assert_eq!(stream.ends().await, Verdict::Over);
+        other.spoilt().await;
+        let mut fetch = doubts.stream().unwrap();
+        assert_eq!(fetch.came(&[5]), Verdict::Good);
+    }
+}
