@@ -173,7 +173,7 @@ impl Acap {
 
     /// The event of one attempt; none, if there is no record that it could rest on (S3).
     //= S3 S5 S6
-    fn event(
+    pub(super) fn event(
         &self,
         book: &Book,
         call: &str,
