@@ -111,6 +111,11 @@ impl A2a {
             "defaultOutputModes": modes(&profile.output_modes),
             "skills": skills
         });
+        if let (true, Some(acap), Some(card)) =
+            (self.config.acap.usage_policy_in_card, self.gate.acap(), card.as_object_mut())
+        {
+            card.insert("usage_policy".to_owned(), json!(acap.reference(&base)));
+        }
         // On a loopback address without a token, who is on this machine needs none.
         let open = self.config.api.is_loopback() && self.config.api.token_file.is_none();
         if let (false, Some(card)) = (open, card.as_object_mut()) {

@@ -10,6 +10,7 @@ mod chains;
 mod crashes;
 mod custody;
 mod policy;
+mod reference;
 
 use abhyasa::api;
 use abhyasa::config::NodeConfig;
