@@ -14,6 +14,7 @@ pub mod jws;
 pub mod keys;
 mod line;
 pub mod log;
+mod page;
 mod probe;
 
 use crate::a2a::log::{Failing, Log};

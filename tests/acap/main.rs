@@ -9,6 +9,8 @@ mod calls;
 mod chains;
 mod crashes;
 mod custody;
+mod demo;
+mod page;
 mod policy;
 mod reference;
 
