@@ -88,7 +88,13 @@ impl A2a {
             }));
             acap.annotate_skills(&mut skills);
         }
-        extensions.extend(profile.extensions.iter().cloned());
+        // A policy of the agent behind is not the one that callers of this node consent to.
+        let is_acap = |extension: &&Value| {
+            extension.get("uri").and_then(Value::as_str) == Some(EXTENSION_URI)
+        };
+        let asks = self.gate.acap().is_some();
+        let others = profile.extensions.iter().filter(|extension| !(asks && is_acap(extension)));
+        extensions.extend(others.cloned());
         let modes = |modes: &[String]| {
             if modes.is_empty() { vec!["text/plain".to_owned()] } else { modes.to_vec() }
         };

@@ -6,8 +6,9 @@
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// What a browser may do with it (Content Security Policy Level 3): show it in its own style.
-pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// What a browser may do with it (Content Security Policy Level 3): show it in its own style. In its sandbox it has no
+/// origin, least of all this node's.
+pub(super) const POLICY: &str = "default-src 'none'; sandbox; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#1d2329;background:#fff}\

@@ -36,7 +36,7 @@ async fn what_a_caller_wrote_is_shown_and_not_run() {
     assert_eq!(status, 200);
     assert_eq!(headers[header::CONTENT_TYPE], "text/html; charset=utf-8");
     let policy = headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
-    assert!(policy.starts_with("default-src 'none'"), "{policy}");
+    assert!(policy.starts_with("default-src 'none'; sandbox;"), "{policy}");
     assert_eq!(html.matches("&lt;img src=x onerror=alert(1)&gt;").count(), 2, "{html}");
     assert!(!html.contains("<img") && !html.contains("<script"));
     for shown in ["r-1", "e-1", "a2a:book", "1 of 2 agreed", "§2.1"] {

@@ -143,3 +143,46 @@ async fn usage_policy_is_at_the_top_of_the_card_if_so_configured() {
         config = server.stop().await;
     }
 }
+
+/// Whose agent is behind the node, and has a policy of its own: callers consent to the node's.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_card_names_claims_of_the_nodes_policy_only() {
+    let skill = |id: &str| json!({ "id": id, "name": id, "description": id, "tags": ["t"], "policy_claims": ["claim-of-theirs"] });
+    let uri = abhyasa::proto::consent::EXTENSION_URI;
+    let theirs = json!({
+        "name": "theirs", "description": "theirs", "version": "1",
+        "supportedInterfaces": [
+            { "url": "http://127.0.0.1:1/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0" },
+        ],
+        "capabilities": { "extensions": [
+            { "uri": uri, "params": { "version": "9.9.9" } }, { "uri": "https://other.example/x" },
+        ] },
+        "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
+        "skills": [skill("book"), skill("else")],
+    });
+    let card = axum::Json(theirs);
+    let router = axum::Router::new()
+        .route("/.well-known/agent-card.json", axum::routing::get(async move || card));
+    let agent = crate::common::web::serve(router).await;
+    let world = World::new();
+    let mut config = config(&world, "");
+    let more = format!("[a2a]\nagent = \"http://{agent}\"\n");
+    let file = world.path().join("alice/abhyasa.toml");
+    abhyasa::demo::stage::tune(&file, &more).unwrap();
+    config.a2a = abhyasa::config::NodeConfig::load(&file).unwrap().a2a;
+    let server = Server::start(config).await;
+    let path = "/.well-known/agent-card.json";
+    let card = crate::common::eventually("their skills", async || {
+        let (_, card) = super::answer(server.request(reqwest::Method::GET, path)).await;
+        card["skills"].as_array().is_some_and(|skills| skills.len() == 2).then_some(card)
+    })
+    .await;
+    assert_eq!(card["skills"][0]["policy_claims"], json!([USE]));
+    assert_eq!(card["skills"][1].get("policy_claims"), None, "{card}");
+    let extensions = card["capabilities"]["extensions"].as_array().unwrap();
+    let of = |uri: &str| extensions.iter().filter(|extension| extension["uri"] == uri).count();
+    assert_eq!((of(uri), of("https://other.example/x")), (1, 1), "{card}");
+    let ours = extensions.iter().find(|extension| extension["uri"] == uri).unwrap();
+    assert_eq!(ours["params"]["version"], "1.0.0");
+    server.stop().await;
+}

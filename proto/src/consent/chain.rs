@@ -6,7 +6,7 @@ use super::limits::{CHAIN_LEN_MAX, TRAIL_LEN_MAX};
 use super::policy::PolicyDocument;
 use super::record::{ConsentDecision, ConsentRecord, ParsedClaim};
 use super::text::{ClaimId, ClaimNames, ContentHash, EventId, PolicyVersion, RecordId, Stamp};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 
 /// What is wrong with a consent record.
@@ -465,17 +465,21 @@ pub fn validate_trail<'a>(
     Ok(())
 }
 
+/// Asked and never iterated, so its order cannot show. Names come from others: the hash is keyed.
+#[expect(clippy::disallowed_types, reason = "never iterated")]
+type Set<T> = std::collections::HashSet<T, foldhash::fast::RandomState>;
+
 /// Names of which none may be there twice. While they ascend, as those that begin with a time do, each is held
 /// against the one before; from then on against a set.
 struct Names<'a, T> {
     ascending: Vec<&'a T>,
-    others: HashSet<&'a T, foldhash::fast::RandomState>,
+    others: Set<&'a T>,
 }
 
 impl<'a, T: Ord + Hash> Names<'a, T> {
     /// With room for `count`, within reason.
     fn of(count: usize) -> Self {
-        Self { ascending: Vec::with_capacity(count.min(4_096)), others: HashSet::default() }
+        Self { ascending: Vec::with_capacity(count.min(4_096)), others: Set::default() }
     }
 
     /// Whether it was not there before.
