@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 
 /// Callers whose documents are on their way while the gate's callers are stored.
 const STORING: usize = 512;
+/// Calls at the gate at a time, where that is more than one.
+const AT_ONCE: usize = 64;
 const CALLEE: &str = "https://callee.example.com";
 const TOKEN: &str = "token-of-the-bench-0123456789";
 
@@ -376,6 +378,14 @@ async fn gate(args: &Args, node: &NodeHandle, policy: &PolicyDocument) {
     }
     print("decision, in memory and from the governed state", figure(decided));
     print("the call admitted: decision, its event on disk (fsync)", figure(kept));
+    let begun = Instant::now();
+    stream::iter(0..args.calls)
+        .for_each_concurrent(AT_ONCE, async |call| {
+            node.probe_admission(&caller(1 + call * 7_919 % callers), "a2a:analyse").await.unwrap();
+        })
+        .await;
+    let rate = args.calls as f64 / begun.elapsed().as_secs_f64();
+    println!("calls admitted a second, {AT_ONCE} at a time: {rate:.0}");
 }
 
 async fn handshakes(args: &Args, node: &NodeHandle, policy: &PolicyDocument) {

@@ -22,7 +22,8 @@ struct Reference {
 
 impl Reference {
     fn start(base: &str) -> Self {
-        let source = std::env::var("ABHYASA_ACAP_SOURCE").expect("ABHYASA_ACAP_SOURCE");
+        let source = std::env::var("ABHYASA_ACAP_SOURCE")
+            .expect("ABHYASA_ACAP_SOURCE names no checkout: docs/consent.md says how to get one");
         let packages = ["pydantic", "httpx", "fastapi"];
         let modules = "pydantic, httpx, fastapi";
         let python = peers::python_312("consent-peers-3", &packages, modules, CONSTRAINTS);

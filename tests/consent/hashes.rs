@@ -212,7 +212,8 @@ fn random_documents_hash_as_by_another_implementation_of_rfc_8785() {
 #[test]
 #[ignore = "needs ABHYASA_ACAP_SOURCE, a checkout of agent-consent-protocol"]
 fn random_documents_hash_as_by_the_first_implementation() {
-    let source = std::env::var("ABHYASA_ACAP_SOURCE").expect("ABHYASA_ACAP_SOURCE");
+    let source = std::env::var("ABHYASA_ACAP_SOURCE")
+        .expect("ABHYASA_ACAP_SOURCE names no checkout: docs/consent.md says how to get one");
     let python = peers::python_312("consent-peers-2", &["pydantic"], "pydantic", CONSTRAINTS);
     let path = format!("{source}/src");
     compare(&python, "reference", &path, &documents(&policy()));
