@@ -14,6 +14,8 @@ pub mod jws;
 pub mod keys;
 mod line;
 pub mod log;
+mod page;
+mod probe;
 
 use crate::a2a::log::{Failing, Log};
 use crate::clock::Clock;
@@ -149,6 +151,8 @@ impl Acap {
         let extra = &mut reference.extra.0;
         extra.insert("adherence_endpoint".into(), format!("{base}acap/adherence").into());
         extra.insert("adherence_mode".into(), self.config.acap.mode.as_str().into());
+        // Whom a record has to name as its callee.
+        extra.insert("publisher".into(), self.line.policy.publisher.as_str().into());
         reference
     }
 

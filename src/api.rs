@@ -6,6 +6,7 @@
 //! Everything is bounded: connections, heads, bodies, batches, pages, waits.
 
 mod auth;
+pub(crate) mod belief;
 pub(crate) mod cells;
 pub(crate) mod error;
 pub(crate) mod extract;
@@ -74,6 +75,7 @@ macro_rules! routes {
 routes! { operator_routes OPERATOR {
     post "/v1/obligations" => issue::issue;
     get "/v1/obligations/{id}" => transfer::status;
+    post "/v1/belief_updates" => belief::send;
     post "/v1/groups/{group}/obligations" => groups::issue;
     get "/v1/groups/{group}/obligations/{id}" => groups::status;
     get "/v1/pending" => lists::pending;

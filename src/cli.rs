@@ -1,5 +1,6 @@
 //! The command line: `abhyasa COMMAND`.
 
+mod belief;
 mod client;
 mod consent;
 mod inbox;
@@ -15,6 +16,7 @@ mod setup;
 use crate::bench;
 use crate::config::{HttpUrl, NodeConfig};
 use crate::demo;
+use belief::BeliefArgs;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use client::{Client, ClientError};
 use consent::ConsentCommand;
@@ -82,6 +84,8 @@ enum Command {
     },
     /// Issue an obligation, or a batch of them.
     Issue(IssueArgs),
+    /// Send a belief update (Phala).
+    Belief(BeliefArgs),
     /// Show where an obligation stands, as its custodian or its receiver.
     Status {
         /// Obligation id.
@@ -218,6 +222,7 @@ impl Cli {
 async fn call(command: Command, client: &Client, json: bool) -> anyhow::Result<ExitCode> {
     match command {
         Command::Issue(args) => return args.run(client, json).await,
+        Command::Belief(args) => return args.run(client, json).await,
         Command::Authorizations(args) => return args.run(client, json).await,
         Command::Status { id, group: None } => read::status(client, &id, json).await?,
         Command::Status { id, group: Some(group) } => {

@@ -4,6 +4,7 @@
 //! process. Six stories, and one more if there is a relay; each checks its promise by asking the nodes' own APIs.
 
 pub mod api;
+mod consent;
 pub mod relay;
 mod scenes;
 pub mod stage;
@@ -37,6 +38,13 @@ pub struct Args {
     /// moq-interop-relay, which is started and killed.
     #[arg(long, value_name = "FILE")]
     pub relay_program: Option<PathBuf>,
+    /// The demonstration of consent (Anumati §4.4) instead: two agents, a policy, a call that is denied and one that
+    /// is permitted, a new policy, a revocation.
+    #[arg(long, conflicts_with = "relay_program")]
+    pub consent: bool,
+    /// Write the audit of consent to this file, as a page of HTML.
+    #[arg(long, value_name = "FILE", requires = "consent")]
+    pub page: Option<PathBuf>,
 }
 
 /// Plays all stories. Success if every promise was kept.
@@ -50,7 +58,9 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<ExitCode> {
         .context("the runtime cannot start")?;
     let ok = runtime.block_on(async {
         tokio::select! {
-            ok = play(args, json) => ok,
+            ok = async {
+                if args.consent { consent::play(args, json).await } else { play(args, json).await }
+            } => ok,
             () = interrupted() => anyhow::bail!("interrupted"),
         }
     })?;

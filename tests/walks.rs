@@ -105,7 +105,7 @@ fn ports_are_free() {
 fn the_walks_of_the_readme_go_as_they_say() {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"));
     let walks = walks(&readme.unwrap());
-    assert_eq!(walks.len(), 5, "the set-up and what follows");
+    assert_eq!(walks.len(), 6, "the set-up and what follows");
     ports_are_free();
     let dir = tempfile::tempdir().unwrap();
     for Walk { script, prints } in walks {

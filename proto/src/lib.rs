@@ -7,6 +7,7 @@
 pub mod ack;
 pub mod backoff;
 pub mod batch;
+pub mod belief;
 pub mod cbor;
 pub mod consent;
 pub mod custodian;

@@ -88,7 +88,13 @@ impl A2a {
             }));
             acap.annotate_skills(&mut skills);
         }
-        extensions.extend(profile.extensions.iter().cloned());
+        // A policy of the agent behind is not the one that callers of this node consent to.
+        let is_acap = |extension: &&Value| {
+            extension.get("uri").and_then(Value::as_str) == Some(EXTENSION_URI)
+        };
+        let asks = self.gate.acap().is_some();
+        let others = profile.extensions.iter().filter(|extension| !(asks && is_acap(extension)));
+        extensions.extend(others.cloned());
         let modes = |modes: &[String]| {
             if modes.is_empty() { vec!["text/plain".to_owned()] } else { modes.to_vec() }
         };
@@ -111,6 +117,11 @@ impl A2a {
             "defaultOutputModes": modes(&profile.output_modes),
             "skills": skills
         });
+        if let (true, Some(acap), Some(card)) =
+            (self.config.acap.usage_policy_in_card, self.gate.acap(), card.as_object_mut())
+        {
+            card.insert("usage_policy".to_owned(), json!(acap.reference(&base)));
+        }
         // On a loopback address without a token, who is on this machine needs none.
         let open = self.config.api.is_loopback() && self.config.api.token_file.is_none();
         if let (false, Some(card)) = (open, card.as_object_mut()) {

@@ -173,7 +173,7 @@ impl Acap {
 
     /// The event of one attempt; none, if there is no record that it could rest on (S3).
     //= S3 S5 S6
-    fn event(
+    pub(super) fn event(
         &self,
         book: &Book,
         call: &str,
@@ -278,9 +278,12 @@ impl Acap {
         for item in items {
             let Some(name) = item.get(named).and_then(Value::as_str) else { continue };
             let claims = self.claims(&Wanted::Named(call(name)));
-            if let Some(item) = item.as_object_mut().filter(|_| !claims.is_empty()) {
-                item.insert(member.to_owned(), json!(claims));
-            }
+            let Some(item) = item.as_object_mut() else { continue };
+            match claims.is_empty() {
+                // Of another policy, which is not the one to consent to here.
+                true => item.remove(member),
+                false => item.insert(member.to_owned(), json!(claims)),
+            };
         }
     }
 }

@@ -38,6 +38,7 @@ pub(crate) fn router(surface: Surface) -> Router {
         .route("/acap/consent", post(consent))
         .route("/acap/adherence", post(adherence))
         .route("/acap/audit/{*caller}", get(audit))
+        .route("/acap/page/{*caller}", get(page))
         .with_state(surface)
 }
 
@@ -197,11 +198,37 @@ async fn audit(
     Path(caller): Path<String>,
     request: Request,
 ) -> Response {
-    let (parts, _) = request.into_parts();
-    let read = async {
+    let read = surface.audit(&caller, request).await;
+    answer(read.map(|body| (StatusCode::OK, body)))
+}
+
+/// The same for people.
+async fn page(
+    State(surface): State<Surface>,
+    Path(caller): Path<String>,
+    request: Request,
+) -> Response {
+    let read = match surface.audit(&caller, request).await {
+        Ok(read) => read,
+        Err(denial) => return answer(Err(denial)),
+    };
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, super::page::POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    (headers, super::page::page(&read)).into_response()
+}
+
+impl Surface {
+    /// A page of the chains of `caller`, for itself or the operator.
+    async fn audit(&self, caller: &str, request: Request) -> Result<Value, Denial> {
+        let (parts, _) = request.into_parts();
         let malformed = |what| Denial::new(StatusCode::BAD_REQUEST, "malformed", what);
-        let asks = surface.caller(&parts)?;
-        let caller = AgentId::new(&caller).map_err(|error| malformed(error.to_string()))?;
+        let asks = self.caller(&parts)?;
+        let caller = AgentId::new(caller).map_err(|error| malformed(error.to_string()))?;
         if let Some(peer) = asks.filter(|peer| *peer != caller) {
             let what = format!("the chains of {caller} are not {peer}'s to read");
             return Err(Denial::forbidden("caller", what));
@@ -209,7 +236,6 @@ async fn audit(
         let limit = query(&parts.uri, "limit").map(|text| text.parse::<usize>()).transpose();
         let limit = limit.map_err(|_| malformed("limit is no number".to_owned()))?;
         let limit = limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-        surface.acap.audit(&caller, query(&parts.uri, "after").as_deref(), limit).await
-    };
-    answer(read.await.map(|body| (StatusCode::OK, body)))
+        self.acap.audit(&caller, query(&parts.uri, "after").as_deref(), limit).await
+    }
 }

@@ -96,7 +96,7 @@ impl Auth {
     }
 
     /// Clients of MCP may name an origin, and it must be that of the very server they ask (MCP,
-    /// Streamable HTTP): we serve no page, so none that a browser shows has it.
+    /// Streamable HTTP): the one page we serve, of an audit, is sandboxed, so none that a browser shows has it.
     fn check_own_origin(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
         let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
         let host = host.or_else(|| uri.authority().map(Authority::as_str));

@@ -52,7 +52,7 @@ pub(crate) struct IssueBody {
 #[into_params(parameter_in = Query)]
 pub(crate) struct IssueParams {
     /// Seconds to wait for the terminal outcome of one obligation, cut to api.wait_seconds_max.
-    wait_seconds: Option<u64>,
+    pub(super) wait_seconds: Option<u64>,
 }
 
 /// An obligation that was taken, durably.
@@ -68,7 +68,7 @@ pub(crate) struct IssuedView {
     /// Its sequence, for kinds that set state.
     sequence: Option<u64>,
     /// Whether the same obligation had been issued before; nothing was done again.
-    existing: bool,
+    pub(super) existing: bool,
     /// With `wait_seconds`, and under custody: where it stands after the wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<Box<TransferView>>,

@@ -1,6 +1,6 @@
 //! The OpenAPI document, made from the handlers themselves.
 
-use super::{cells, groups, issue, lists, operator, peer, transfer, watch};
+use super::{belief, cells, groups, issue, lists, operator, peer, transfer, watch};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use std::sync::LazyLock;
@@ -15,6 +15,7 @@ use utoipa::{Modify, OpenApi};
     ),
     paths(
         issue::issue,
+        belief::send,
         transfer::status,
         groups::issue,
         groups::status,

@@ -143,7 +143,7 @@ impl IssueArgs {
     }
 }
 
-fn told(issued: &Value, state: Option<&str>) -> String {
+pub(super) fn told(issued: &Value, state: Option<&str>) -> String {
     let id = output::cell(issued, "obligation_id");
     if issued.get("custody") == Some(&Value::Bool(false)) {
         return format!("{id}: not admissible (AC-1), sent best-effort");
@@ -187,7 +187,7 @@ async fn run_batch(client: &Client, text: &str, as_json: bool) -> anyhow::Result
 }
 
 /// The text of a file, or of standard input for `-`.
-fn read(file: &str) -> anyhow::Result<String> {
+pub(super) fn read(file: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     let result = if file == "-" {
         std::io::stdin().lock().take(FILE_LEN_MAX).read_to_string(&mut text)

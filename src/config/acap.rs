@@ -47,6 +47,9 @@ section! {
         /// What an obligation of the kind anumati.consent revokes to withdraw the consent of whoever acts for
         /// its issuer, or, if it is ours, that of its target.
         scope: String = "acap.consent".into();
+        /// Whether the agent card has usage_policy also at its top level, where the protocol's first
+        /// implementation looks for it. A2A's schema of the card knows no such member.
+        usage_policy_in_card: bool = false;
         /// Callers whose consent is kept. The consent of a further one is refused.
         callers_max: usize = 10_000, 1 => 1_000_000;
         /// Records in the chain of one caller. A further one is refused.

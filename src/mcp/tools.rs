@@ -5,6 +5,7 @@ use super::views::{
     StatusArgs,
 };
 use super::{Caller, Server, schema};
+use crate::api::belief::{BeliefBody, BeliefView, send_update};
 use crate::api::cells::{CheckParams, CheckView, check_cells};
 use crate::api::error::ApiError;
 use crate::api::issue::{IssuedView, issue_draft, unready};
@@ -48,7 +49,7 @@ fn tool<Args: ToSchema>(
         .with_annotations(hints)
 }
 
-static TOOLS: LazyLock<[Tool; 8]> = LazyLock::new(|| {
+static TOOLS: LazyLock<[Tool; 9]> = LazyLock::new(|| {
     [
         tool::<IssueArgs>(
             "issue_obligation",
@@ -57,6 +58,13 @@ static TOOLS: LazyLock<[Tool; 8]> = LazyLock::new(|| {
             "Issue an obligation to a peer. The answer comes once it is durable: from then on it ends \
              applied, declined or escalated, also through crashes. Issuing the same again under the same \
              obligation_id does nothing.",
+        ),
+        tool::<BeliefBody>(
+            "send_belief_update",
+            Does::Adds,
+            schema::of::<BeliefView>(),
+            "Tell a peer what was learned about it (Phala): a corrective weight_delta goes under custody \
+             until its time is over, a reinforcing one best-effort. Only weight_key and weight_delta leave.",
         ),
         tool::<StatusArgs>(
             "obligation_status",
@@ -175,6 +183,7 @@ async fn run(
             let wait_seconds = args.wait_seconds;
             value(issue_draft(node, args.into_draft()?, wait_seconds, given_up).await?)
         }
+        "send_belief_update" => value(send_update(node, parse(arguments)?, None, given_up).await?),
         "obligation_status" => {
             let StatusArgs { obligation_id, issuer } = parse(arguments)?;
             value(match &server.caller {
@@ -265,7 +274,7 @@ mod tests {
     #[test]
     fn schemas_are_objects_that_refer_to_nothing_outside() {
         let tools = list(&Caller::Operator);
-        assert_eq!(tools.len(), 8);
+        assert_eq!(tools.len(), 9);
         for tool in tools {
             for schema in [&tool.input_schema, tool.output_schema.as_ref().unwrap()] {
                 let schema = Value::Object((**schema).clone());

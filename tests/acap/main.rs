@@ -9,7 +9,10 @@ mod calls;
 mod chains;
 mod crashes;
 mod custody;
+mod demo;
+mod page;
 mod policy;
+mod reference;
 
 use abhyasa::api;
 use abhyasa::config::NodeConfig;

@@ -85,6 +85,21 @@ async fn every_command_speaks_to_people_and_to_machines() {
     let output = run(&b, "authorizations check --agent spiffe://t/a --scope t --json").await;
     assert_eq!((text(&output.stdout).contains("unknown"), output.status.code()), (true, Some(1)));
 
+    // What was learned goes no further than its time.
+    let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = abhyasa::proto::time::Time::default().after(unix).to_rfc3339();
+    let learned = |id: &str, from: &str| json!({ "id": id, "target_agent_id": "spiffe://t/b", "weight_key": "w", "weight_delta": -1.5, "valid_from": from, "ttl_seconds": 60 });
+    let file = root.path().join("update.json");
+    std::fs::write(&file, learned("bu-1", &now).to_string()).unwrap();
+    let output = run(&a, &format!("belief {} --wait 10", file.display())).await;
+    let told = (text(&output.stdout), output.status.code());
+    assert_eq!(told, ("bu-1: applied (clipped to -1.0)\n".to_owned(), Some(0)));
+    std::fs::write(&file, learned("bu-2", "2026-01-01T00:00:00Z").to_string()).unwrap();
+    let output = run(&a, &format!("belief {}", file.display())).await;
+    let told = text(&output.stderr);
+    assert!(told.contains("bu-2 holds until 2026-01-01T00:01:00Z"), "{told}");
+    assert_eq!(output.status.code(), Some(1));
+
     // Errors say what to do; for machines they are JSON.
     let output = run(&a, "issue anumati.consent spiffe://t/x --scope s --revoke").await;
     assert!(
@@ -244,6 +259,7 @@ fn completions_and_help_are_there() {
         "init",
         "node",
         "issue",
+        "belief",
         "status",
         "pending",
         "terminal",

@@ -265,3 +265,47 @@ async fn pages(server: &Server, path: &str, limit: usize) -> Vec<String> {
         after = format!("&after={next}");
     }
 }
+
+/// Phala: a correction goes under custody until its time is over, and a peer learns nothing but the change.
+#[tokio::test(flavor = "multi_thread")]
+async fn bu1_a_belief_update_is_clipped_and_says_only_what_changes() {
+    let root = tempfile::tempdir().unwrap();
+    let (a, b) = Server::pair(root.path()).await;
+    let now = || {
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        abhyasa::proto::time::Time::default().after(unix)
+    };
+    let update = |id: &str, delta: f64, valid_from: &str, ttl: u64| {
+        json!({
+            "id": id, "satisfaction_record_id": "sr-1", "target_agent_id": "spiffe://t/b",
+            "weight_key": "routing.b", "weight_delta": delta, "context_hash": "sha256:00",
+            "valid_from": valid_from, "ttl_seconds": ttl,
+        })
+    };
+    let from = now().to_rfc3339();
+    let correction = update("bu-1", -3.0, &from, 3_600);
+    let (status, sent) = a.post("/v1/belief_updates?wait_seconds=10", correction.clone()).await;
+    assert_eq!((status, &sent["custody"]), (StatusCode::CREATED, &json!(true)), "{sent}");
+    assert_eq!((&sent["weight_delta"], &sent["clipped"]), (&json!(-1.0), &json!(true)));
+    assert_eq!(sent["outcome"]["state"], "applied");
+    let end = abhyasa::proto::time::Time::parse_rfc3339(&from).unwrap().after_ms(3_600_000);
+    let deadline = sent["deadline_at_ms"].as_u64().unwrap();
+    assert!(deadline <= end.as_ms() && deadline + 60_000 > end.as_ms(), "{sent}");
+    let (_, weights) = b.get("/v1/weights").await;
+    assert_eq!(weights["items"][0]["weight"], json!(0.0), "clipped to the bounds there: {weights}");
+    let (status, again) = a.post("/v1/belief_updates", correction).await;
+    assert_eq!((status, &again["existing"]), (StatusCode::OK, &json!(true)));
+
+    let (status, sent) = a.post("/v1/belief_updates", update("bu-2", 0.25, &from, 3_600)).await;
+    assert_eq!((status, &sent["custody"]), (StatusCode::CREATED, &json!(false)), "it reinforces");
+    let refused = async |body: Value| {
+        let (status, answer) = a.post("/v1/belief_updates", body).await;
+        (status.as_u16(), answer["error"]["code"].as_str().unwrap().to_owned())
+    };
+    let old = now().before_ms(60_000).to_rfc3339();
+    assert_eq!(refused(update("bu-3", -0.1, &old, 60)).await, (410, "expired".into()));
+    let coming = now().after_ms(60_000).to_rfc3339();
+    assert_eq!(refused(update("bu-3", -0.1, &coming, 60)).await, (422, "not_yet".into()));
+    let raw = with(update("bu-3", -0.1, &from, 60), json!({ "signal_components": { "anger": 1 } }));
+    assert_eq!(refused(raw).await, (400, "malformed".into()), "raw signals go nowhere");
+}

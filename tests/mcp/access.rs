@@ -35,7 +35,7 @@ async fn only_the_operator_may_ask() {
         assert_eq!(response.headers()["www-authenticate"], "Bearer");
     }
     let answer = message_of(ask().bearer_auth(TOKEN).send().await.unwrap()).await;
-    assert_eq!(answer["result"]["tools"].as_array().unwrap().len(), 8, "{answer}");
+    assert_eq!(answer["result"]["tools"].as_array().unwrap().len(), 9, "{answer}");
     server.stop().await;
 }
 
@@ -162,6 +162,6 @@ async fn http2_is_spoken_too() {
     let first = stream.next().await.unwrap();
     assert_eq!(first["method"], "notifications/subscriptions/acknowledged");
     let answer = message_of(ask("tools/list", json!({})).send().await.unwrap()).await;
-    assert_eq!(answer["result"]["tools"].as_array().unwrap().len(), 8, "beside a stream: {answer}");
+    assert_eq!(answer["result"]["tools"].as_array().unwrap().len(), 9, "beside a stream: {answer}");
     server.stop().await;
 }

@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import warnings
+from datetime import datetime, timezone
 
 import mcp
 from mcp import Client, MCPError, StdioServerParameters
@@ -19,6 +20,7 @@ CONSENT = "anumati.consent"
 ESCALATIONS = "abhyasa://escalations"
 TOOLS = {
     "issue_obligation",
+    "send_belief_update",
     "obligation_status",
     "check_admissibility",
     "compute_safe_action",
@@ -114,6 +116,10 @@ async def issuing(client, bob, name):
     assert again["existing"] is True and again["deadline_at_ms"] == issued["deadline_at_ms"], again
     status = await call(client, "obligation_status", obligation_id=f"ob-{name}")
     assert (status["role"], status["state"]) == ("custodian", "applied"), status
+    learned = {"id": f"bu-{name}", "target_agent_id": bob, "weight_key": "routing.bob", "weight_delta": 2.5}
+    valid = {"valid_from": datetime.now(timezone.utc).isoformat(timespec="seconds"), "ttl_seconds": 60}
+    sent = await call(client, "send_belief_update", **learned, **valid)
+    assert (sent["custody"], sent["weight_delta"], sent["clipped"]) == (False, 1.0, True), sent
     may = {"agent": bob, "scope": f"calendar.{name}", "role": "principal"}
     answer = await call(client, "check_authorization", **may)
     assert (answer["allowed"], answer["why"]) == (False, "withheld"), answer
@@ -154,6 +160,9 @@ async def refusals(client, bob):
     assert "spiffe://nowhere/x is no peer of this node" in text and "[unknown_target]" in text, text
     text = await fails(client, "obligation_status", obligation_id="never")
     assert "never" in text and "[not_found]" in text, text
+    old = {"id": "old", "target_agent_id": bob, "weight_key": "routing.bob", "weight_delta": -0.1}
+    text = await fails(client, "send_belief_update", **old, valid_from="2026-01-01T00:00:00Z", ttl_seconds=60)
+    assert "old holds until 2026-01-01T00:01:00Z" in text and "[expired]" in text, text
     text = await fails(client, "acknowledge_escalation", obligation_id="never")
     assert "[not_found]" in text, text
     for wrong in (client.call_tool("no_such_tool", {}), client.read_resource("abhyasa://nothing")):

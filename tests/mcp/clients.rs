@@ -90,7 +90,7 @@ async fn the_inspector_lists_the_tools() {
     assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
     let listed: serde_json::Value =
         serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
-    assert_eq!(listed["tools"].as_array().unwrap().len(), 8, "{said}");
+    assert_eq!(listed["tools"].as_array().unwrap().len(), 9, "{said}");
     server.stop().await;
 }
 

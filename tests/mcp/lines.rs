@@ -126,7 +126,7 @@ async fn an_operator_sees_everything_in_either_era_and_the_stop_ends_it() {
     let world = World::new();
     let node = alice(&world, "").await;
     let mut modern = Client::of(&node, Caller::Operator);
-    assert_eq!(names(&modern.ask("tools/list", json!({})).await).len(), 8);
+    assert_eq!(names(&modern.ask("tools/list", json!({})).await).len(), 9);
     let mut legacy = Client::of(&node, Caller::Operator);
     legacy.say(&initialize()).await;
     let begun = legacy.next().await.unwrap();
@@ -151,7 +151,7 @@ async fn bd1_a_line_over_the_limit_ends_the_stream() {
     let world = World::new();
     let node = alice(&world, "[mcp]\nrequest_len_max = 100000").await;
     let mut client = Client::of(&node, Caller::Operator);
-    assert_eq!(names(&client.ask("tools/list", json!({})).await).len(), 8);
+    assert_eq!(names(&client.ask("tools/list", json!({})).await).len(), 9);
     let long = json!({ "agent": "a", "scope": "x".repeat(100_000) });
     let call = modern("tools/call", json!({ "name": "check_authorization", "arguments": long }));
     let _ = client.write.write_all(format!("{call}\n").as_bytes()).await; // may end before its end

@@ -89,7 +89,7 @@ async fn what_is_cancelled_ends_and_the_rest_goes_on() {
     assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{first}");
     let mut list = modern("tools/list", json!({}));
     list["id"] = json!(2);
-    assert_eq!(process.ask(&list).await["result"]["tools"].as_array().unwrap().len(), 8);
+    assert_eq!(process.ask(&list).await["result"]["tools"].as_array().unwrap().len(), 9);
     // Cancelled, it gives its place back: then there are two.
     let cancelled = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": "call-1" } });
     process.say(&cancelled.to_string()).await;

@@ -4,6 +4,8 @@
 //! what the hash of a policy is defined over (Anumati §3.1). Members we do not know stand as they came.
 //! Numbers are IEEE 754 doubles, as RFC 8785 has it: an integer beyond 2^53 is rounded.
 
+mod letters;
+
 use super::adherence::AdherenceEvent;
 use super::capability::CapabilityManifest;
 use super::policy::PolicyDocument;
@@ -57,7 +59,8 @@ impl PolicyDocument {
     /// The hash of its content (Anumati §3.1): over its canonical JSON with `document_hash` empty.
     #[must_use]
     pub fn computed_hash(&self) -> ContentHash {
-        ContentHash::of(&bytes(self, Some("document_hash"), None))
+        let letters = letters::of_policy(self);
+        ContentHash::of(&letters.unwrap_or_else(|| bytes(self, Some("document_hash"), None)))
     }
 
     /// Whether it is what its hash says.

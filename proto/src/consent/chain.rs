@@ -7,6 +7,7 @@ use super::policy::PolicyDocument;
 use super::record::{ConsentDecision, ConsentRecord, ParsedClaim};
 use super::text::{ClaimId, ClaimNames, ContentHash, EventId, PolicyVersion, RecordId, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
 
 /// What is wrong with a consent record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -121,7 +122,7 @@ impl ConsentRecord {
     /// # Errors
     /// [`RecordFault`] says which rule is broken.
     pub fn check(&self) -> Result<(), RecordFault> {
-        let mut seen = BTreeSet::new();
+        let mut seen = Names::of(self.parsed_claims.len());
         for parsed in &self.parsed_claims {
             let claim = || parsed.claim_id.clone();
             if !seen.insert(&parsed.claim_id) {
@@ -162,9 +163,13 @@ impl ConsentRecord {
             let (version, given) = (policy.version.clone(), self.policy_hash.clone());
             return Err(RecordFault::Hash { version, given, found: hash.clone() });
         }
-        let asked: BTreeSet<&ClaimId> = policy.claims.iter().map(|claim| &claim.claim_id).collect();
-        let answered: BTreeSet<&ClaimId> =
-            self.parsed_claims.iter().map(|parsed| &parsed.claim_id).collect();
+        let asked = policy.claims.iter().map(|claim| &claim.claim_id);
+        let answered = self.parsed_claims.iter().map(|parsed| &parsed.claim_id);
+        // As most do, it answers in the order of the policy.
+        if asked.clone().eq(answered.clone()) {
+            return self.check();
+        }
+        let (asked, answered): (BTreeSet<_>, BTreeSet<_>) = (asked.collect(), answered.collect());
         let claims: ClaimNames = asked.difference(&answered).copied().collect();
         if claims.count > 0 {
             return Err(RecordFault::Missing { claims });
@@ -223,20 +228,29 @@ pub fn validate_chain<'a, 'p>(
     mut policy_of: impl FnMut(&PolicyVersion) -> Option<&'p PolicyDocument>,
 ) -> Result<(), ChainError> {
     let mut before: Option<&ConsentRecord> = None;
-    let mut seen = BTreeSet::new();
-    for (at, record) in chain.into_iter().enumerate() {
+    let chain = chain.into_iter();
+    let mut seen = Names::of(chain.size_hint().0);
+    let mut computed: Option<(&PolicyDocument, ContentHash)> = None;
+    for (at, record) in chain.enumerate() {
         let mut check = || {
             record.check_behind(before)?;
             if !seen.insert(&record.record_id) {
                 return Err(RecordFault::Again);
             }
-            if seen.len() as u64 > CHAIN_LEN_MAX {
+            if at as u64 >= CHAIN_LEN_MAX {
                 return Err(RecordFault::Full);
             }
             let version = &record.policy_version;
             let policy = policy_of(version)
                 .ok_or_else(|| RecordFault::NoPolicy { version: version.clone() })?;
-            record.check_against(policy)
+            // Neighbours mostly speak of one document, which is hashed once.
+            match &computed {
+                Some((known, hash)) if std::ptr::eq(*known, policy) => record.covers(policy, hash),
+                _ => {
+                    let (_, hash) = computed.insert((policy, policy.computed_hash()));
+                    record.covers(policy, hash)
+                }
+            }
         };
         check().map_err(|fault| ChainError { record: record.record_id.clone(), at, fault })?;
         before = Some(record);
@@ -413,13 +427,21 @@ pub fn validate_trail<'a>(
 ) -> Result<(), TrailError> {
     let records: BTreeMap<&RecordId, (usize, &ConsentRecord)> =
         chain.iter().enumerate().map(|(at, record)| (&record.record_id, (at, record))).collect();
-    let mut seen = BTreeSet::new();
+    let trail = trail.into_iter();
+    let mut seen = Names::of(trail.size_hint().0);
     let mut last: Option<&AdherenceEvent> = None;
+    let mut found: Option<(usize, &ConsentRecord)> = None;
     let mut under: (usize, u64) = (0, 0);
-    for (at, event) in trail.into_iter().enumerate() {
+    for (at, event) in trail.enumerate() {
         let mut check = || {
             let unanchored = || EventFault::Unanchored { record: event.consent_record_id.clone() };
-            let (number, record) = *records.get(&event.consent_record_id).ok_or_else(unanchored)?;
+            let (number, record) = match found {
+                Some((number, record)) if record.record_id == event.consent_record_id => {
+                    (number, record)
+                }
+                _ => *records.get(&event.consent_record_id).ok_or_else(unanchored)?,
+            };
+            found = Some((number, record));
             event.check_against(record)?;
             // Once a caller has consented anew, nothing rests on what it said before.
             if last.is_some() && number < under.0 {
@@ -441,4 +463,39 @@ pub fn validate_trail<'a>(
         last = Some(event);
     }
     Ok(())
+}
+
+/// Asked and never iterated, so its order cannot show. Names come from others: the hash is keyed.
+#[expect(clippy::disallowed_types, reason = "never iterated")]
+type Set<T> = std::collections::HashSet<T, foldhash::fast::RandomState>;
+
+/// Names of which none may be there twice. While they ascend, as those that begin with a time do, each is held
+/// against the one before; from then on against a set.
+struct Names<'a, T> {
+    ascending: Vec<&'a T>,
+    others: Set<&'a T>,
+}
+
+impl<'a, T: Ord + Hash> Names<'a, T> {
+    /// With room for `count`, within reason.
+    fn of(count: usize) -> Self {
+        Self { ascending: Vec::with_capacity(count.min(4_096)), others: Set::default() }
+    }
+
+    /// Whether it was not there before.
+    fn insert(&mut self, name: &'a T) -> bool {
+        if self.others.is_empty() {
+            match self.ascending.last() {
+                Some(last) if *last >= name => {
+                    self.others.reserve(self.ascending.capacity());
+                    self.others.extend(self.ascending.drain(..));
+                }
+                _ => {
+                    self.ascending.push(name);
+                    return true;
+                }
+            }
+        }
+        self.others.insert(name)
+    }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
@@ -169,6 +169,19 @@ impl PolicyVersion {
         self.0.cmp_precedence(&other.0)
     }
 
+    /// Its letters, behind those of `out`: those of [`Display`](fmt::Display).
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
+        let semver::Version { major, minor, patch, pre, build } = &*self.0;
+        let digits = [*major, *minor, *patch].map(|number| u8::try_from(number).unwrap_or(10));
+        match digits {
+            // Nearly all of them.
+            [a @ 0..=9, b @ 0..=9, c @ 0..=9] if pre.is_empty() && build.is_empty() => {
+                out.extend_from_slice(&[b'0' + a, b'.', b'0' + b, b'.', b'0' + c]);
+            }
+            _ => out.extend_from_slice(self.0.to_string().as_bytes()),
+        }
+    }
+
     /// Whether it is newer than `other`.
     #[must_use]
     pub fn is_after(&self, other: &Self) -> bool {
@@ -231,9 +244,10 @@ impl ContentHash {
     pub fn of(bytes: &[u8]) -> Self {
         let mut text = String::with_capacity(71);
         text.push_str("sha256:");
+        let digit = |half: u8| char::from(if half < 10 { b'0' + half } else { b'a' - 10 + half });
         for byte in Sha256::digest(bytes) {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
+            text.push(digit(byte >> 4));
+            text.push(digit(byte & 0xf));
         }
         Self(text.into())
     }
@@ -286,6 +300,12 @@ impl Stamp {
     pub fn new(text: &str) -> Result<Self, TextError> {
         at_most(text, STAMP_LEN_MAX)?;
         Ok(Self { text: text.into(), time: Time::parse_rfc3339(text)? })
+    }
+
+    /// Its letters.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
     }
 
     /// When it is.

@@ -206,3 +206,68 @@ proptest! {
         prop_assert_eq!(canon(&object.into()), format!("{{{members}}}"));
     }
 }
+
+/// Texts with letters that are escaped and ones that are not, versions of every form, and members that are there or
+/// not: written straight or by way of values, a policy has the same letters.
+fn arbitrary_policy() -> impl Strategy<Value = Value> {
+    let text = || prop_oneof!["[a-z:§é]{1,12}", "[ -~\\t\\n€😀\u{2028}]{0,12}x", "\"{1,3}x\\\\?"];
+    let number = || prop_oneof![0..12u64, Just(u64::MAX)];
+    let version = move || {
+        (
+            number(),
+            number(),
+            number(),
+            prop_oneof![Just(""), Just("-rc.1"), Just("-a+b.0"), Just("+7")],
+        )
+            .prop_map(|(a, b, c, rest)| format!("{a}.{b}.{c}{rest}"))
+    };
+    let optional = (
+        prop::option::of(text()),
+        prop::option::of(text()),
+        prop::option::of(text()),
+        prop::option::of(version()),
+        prop::option::of(any::<bool>()),
+    );
+    let rule = prop::sample::select(vec!["permission", "prohibition", "obligation"]);
+    let claim = ("[a-z\"]{1,8}", text(), text(), text(), rule, prop::option::of(version()), optional, any::<u8>())
+        .prop_map(|(id, clause, action, asset, rule, since, (constraint, category, dimension, other, escalate), odd)| {
+            let mut claim = json!({
+                "claim_id": id, "clause_ref": clause, "action": action, "asset": asset, "rule_type": rule,
+                "effective_version": since, "constraint": constraint, "category": category,
+                "dimension": dimension, "since_version": other, "escalate_on_deny": escalate,
+            });
+            if odd < 16 {
+                claim["aa\"unknown"] = json!({ "b": odd, "a": [1.5, null] });
+            }
+            claim
+        });
+    let optional = (
+        prop::option::of(version()),
+        prop::option::of(text()),
+        prop::option::of(prop::collection::vec(text(), 0..3)),
+    );
+    (version(), prop::collection::vec(claim, 1..4), text(), text(), optional, any::<u8>()).prop_map(
+        |(version, claims, uri, terms, (supersedes, summary, jurisdictions), odd)| {
+            let mut policy = json!({
+                "version": version, "document_uri": uri, "document_hash": "sha256:x",
+                "effective_date": "2026-02-27T00:00:00Z", "supersedes": supersedes, "change_summary": summary,
+                "claims": claims, "publisher": CALLEE, "natural_language_uri": terms, "jurisdictions": jurisdictions,
+            });
+            if odd < 16 {
+                policy["zz"] = json!("unknown");
+            }
+            policy
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_policy_has_one_hash_however_its_letters_are_written(policy in arbitrary_policy()) {
+        let policy: PolicyDocument = parsed(&policy);
+        let mut by_values = serde_json::to_value(&policy).unwrap();
+        by_values["document_hash"] = json!("");
+        let letters = canon(&by_values);
+        prop_assert_eq!(policy.computed_hash(), ContentHash::of(letters.as_bytes()), "{}", letters);
+    }
+}
