@@ -520,8 +520,8 @@ impl Caller {
     /// Looks at each policy as often as its table says, and consents anew where that is needed. For ever.
     pub(crate) async fn run(self: Arc<Self>, config: Arc<NodeConfig>) {
         let mut polls = tokio::task::JoinSet::new();
-        for callee in self.callees.keys().cloned() {
-            let (here, config) = (self.clone(), config.clone());
+        for callee in self.callees.keys() {
+            let (here, config, callee) = (self.clone(), config.clone(), callee.clone());
             polls.spawn(async move { here.poll(&callee, &config).await });
         }
         while polls.join_next().await.is_some() {}

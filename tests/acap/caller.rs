@@ -180,6 +180,72 @@ async fn what_is_not_understood_waits_for_a_person() {
     alice.stop().await;
 }
 
+/// What we intend is against a claim: consent is conditional, the claim is disputed with a reason, and no
+/// action that it governs leaves.
+#[tokio::test(flavor = "multi_thread")]
+async fn s5_what_is_disputed_permits_nothing() {
+    let world = World::new();
+    let at_alice = alice(&world, "");
+    let uses = "uses = [{ action = \"odrl:aggregate\", asset = \"a2a:task_output\" }]";
+    let mut at_bob = bob(&world, &at_alice, false, uses);
+    let facts = [("odrl:purpose".to_owned(), "behavioral_profiling".to_owned())];
+    at_bob.consent[0].facts = Context::new(facts.into()).unwrap();
+    let alice = Server::start(at_alice).await;
+    let bob = Server::start(at_bob).await;
+    let held = ask(&bob, json!({ "odrl:purpose": "statistics" })).await;
+    let refusal = &held["status"]["message"]["metadata"]["acap"];
+    assert_eq!(refusal["blocking_claims"][0]["claim_id"], PROFILING, "{refusal}");
+    let records = alice.entries("record").await;
+    assert_eq!(records[0]["decision"], "conditional");
+    let disputed = &records[0]["parsed_claims"][1];
+    assert_eq!(
+        (&disputed["disputed"], disputed["dispute_reason"].is_string()),
+        (&json!(true), true)
+    );
+    bob.stop().await;
+    alice.stop().await;
+}
+
+/// In delegated mode the callee's stricter word counts here, too, and the two copies still agree.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_delegated_mode_the_callees_word_counts() {
+    let world = World::new();
+    let at_alice = alice(&world, "mode = \"delegated\"");
+    let at_bob = bob(&world, &at_alice, false, "mode = \"delegated\"");
+    let alice = Server::start(at_alice).await;
+    let bob = Server::start(at_bob).await;
+    assert_eq!(ask(&bob, json!({})).await["status"]["state"], "TASK_STATE_COMPLETED");
+    let of = json!({ "callee": id("alice") });
+    let (_, found) = operator(&bob, "/v1/consent/reconcile", of).await;
+    assert_eq!(found["differences_count"], 0, "{found}");
+    bob.stop().await;
+    alice.stop().await;
+}
+
+/// A policy that goes back, or bends a claim under its old id, is refused, and no call is held against it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_bends_what_it_said_is_refused() {
+    let world = World::new();
+    let at_alice = alice(&world, "");
+    let at_bob = bob(&world, &at_alice, false, "");
+    let alice = Server::start(at_alice).await;
+    let bob = Server::start(at_bob).await;
+    assert_eq!(ask(&bob, json!({})).await["status"]["state"], "TASK_STATE_COMPLETED");
+    let (mut at_alice, at_bob) = (alice.stop().await, bob.stop().await);
+    let bent = claim(USE, "§2.1", "odrl:use", "permission", json!("odrl:purpose eq sale"), "1.0.0");
+    publish(&world, &policy("2.0.0", json!("1.0.0"), &[bent, super::claims()[1].clone()]));
+    // Alice has forgotten what she served.
+    at_alice.data_dir = world.path().join("alice-anew");
+    let alice = Server::start(at_alice).await;
+    let bob = Server::start(at_bob).await;
+    let held = ask(&bob, json!({})).await;
+    let refusal = &held["status"]["message"]["metadata"]["acap"];
+    assert_eq!(refusal["code"], "policy", "{refusal}");
+    assert!(refusal["message"].as_str().unwrap().contains(USE), "{refusal}");
+    bob.stop().await;
+    alice.stop().await;
+}
+
 /// A server of MCP with one tool.
 const TOOL: &str = r#"
 import json, sys
@@ -259,13 +325,16 @@ async fn s4_calls_of_tools_are_held_by_the_mcp_proxy() {
     alice.stop().await;
 }
 
+/// A path and a body.
+type Posted = (String, Vec<u8>);
+
 /// Stands between a caller and a callee: passes on what comes, and is told what to do with answers.
 #[derive(Clone)]
 struct Between {
     to: String,
     http: reqwest::Client,
     /// Paths and bodies of what was posted.
-    heard: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    heard: Arc<Mutex<Vec<Posted>>>,
     /// Answers to what is posted are lost.
     loses: Arc<AtomicBool>,
     /// The callee's copy is told with another decision.
@@ -353,7 +422,7 @@ impl Stage {
         Arc::new(Caller::open(me, vec![terms], &store, clock, None).unwrap())
     }
 
-    fn heard(&self) -> Vec<(String, Vec<u8>)> {
+    fn heard(&self) -> Vec<Posted> {
         self.between.heard.lock().unwrap().clone()
     }
 }

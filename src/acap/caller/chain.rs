@@ -12,6 +12,7 @@ use proto::id::AgentId;
 use proto::store::ReadError;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Events read at a time when a trail is recovered.
 const RECOVER_COUNT: usize = 1_024;
@@ -75,9 +76,9 @@ pub(super) struct Chain {
     pub(super) head: Option<ConsentRecord>,
     pub(super) last: Option<AdherenceEvent>,
     pub(super) kept: Kept,
-    pub(super) line: Option<Line>,
+    pub(super) line: Option<Arc<Line>>,
     /// Claims of each skill, as the card says; none, if there is no card.
-    pub(super) skills: Option<BTreeMap<String, Vec<ClaimId>>>,
+    pub(super) skills: Option<Arc<BTreeMap<String, Vec<ClaimId>>>>,
 }
 
 /// What was refused, and why.
@@ -95,12 +96,17 @@ impl Chain {
         let kept = disk.get(SideTable::CallerPair, &at)?;
         let kept = kept.map(|value| disk.parse(&value)).transpose()?.unwrap_or_default();
         let line = disk.get(SideTable::CallerPolicy, &at)?;
-        let line = line.map(|value| disk.parse(&value)).transpose()?;
+        let line = line.map(|value| disk.parse::<Line>(&value)).transpose()?.map(Arc::new);
         Self::read(disk, pair, kept, line)
     }
 
     /// The chains of which `kept` says how far they are.
-    fn read(disk: &Disk, pair: &Pair, kept: Kept, line: Option<Line>) -> Result<Self, ReadError> {
+    fn read(
+        disk: &Disk,
+        pair: &Pair,
+        kept: Kept,
+        line: Option<Arc<Line>>,
+    ) -> Result<Self, ReadError> {
         let callee = &pair.callee;
         let missing = |what: &str| ReadError(format!("our {what} for {callee} is missing").into());
         let head: Option<ConsentRecord> = match kept.records.checked_sub(1) {

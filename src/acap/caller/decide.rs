@@ -18,7 +18,7 @@ use proto::consent::{
 use proto::id::AgentId;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -38,7 +38,7 @@ impl Caller {
             if chain.machine.state().is_live() {
                 return Ok(());
             }
-            self.decide(callee, chain, before.as_ref()).await?;
+            self.decide(callee, chain, before.as_deref()).await?;
             if self.flush(callee, chain).await?.is_some() && chain.machine.state().is_live() {
                 return Ok(());
             }
@@ -70,7 +70,7 @@ impl Caller {
         &self,
         callee: &Callee,
         chain: &mut Chain,
-    ) -> Result<Option<Line>, Refusal> {
+    ) -> Result<Option<Arc<Line>>, Refusal> {
         let (id, way) = (&callee.terms.callee, &callee.terms.way);
         let etag = {
             let seen = callee.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,8 +94,8 @@ impl Caller {
         let line = match (answer.status, &before) {
             (304, Some(line)) => line.clone(),
             (200, _) => {
-                let line = Line::next(before.as_ref(), id, &answer.body);
-                line.map_err(|error| policy_refused(id, &error))?
+                let line = Line::next(before.as_deref(), id, &answer.body);
+                Arc::new(line.map_err(|error| policy_refused(id, &error))?)
             }
             (404, _) => {
                 let what = format!("{id} has no usage policy, and [[consent]] says that it has");
@@ -110,10 +110,10 @@ impl Caller {
         let is_new = before
             .as_ref()
             .is_none_or(|before| before.policy.document_hash != line.policy.document_hash);
-        chain.skills = card.as_ref().map(skills);
+        chain.skills = card.as_ref().map(|card| Arc::new(skills(card)));
         if is_new {
             let table = SideTable::CallerPolicy;
-            let write = SideWrite { table, key: key(id, 0), value: Some(json(&line)) };
+            let write = SideWrite { table, key: key(id, 0), value: Some(json(&*line)) };
             let mut next = chain.clone();
             next.line = Some(line);
             self.keep(callee, chain, next, vec![write]).await?;
@@ -291,11 +291,7 @@ impl Caller {
     ///
     /// # Errors
     /// [`Refusal`]: nothing was asked, or the record does not reach the callee now.
-    pub async fn answer(
-        self: &std::sync::Arc<Self>,
-        callee: &AgentId,
-        yes: bool,
-    ) -> Result<(), Refusal> {
+    pub async fn answer(self: &Arc<Self>, callee: &AgentId, yes: bool) -> Result<(), Refusal> {
         {
             let callee = self.callee(callee)?;
             let mut chain = callee.chain.lock().await;

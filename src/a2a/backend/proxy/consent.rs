@@ -1,7 +1,7 @@
 //! Before a message goes to an agent whose policy we consent to: held against it here, and refused here.
 
 use super::{Fault, Proxy, TaskState, Turn, pause};
-use crate::a2a::types::{Message, Part};
+use crate::a2a::types::Message;
 use crate::acap::Action;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -54,7 +54,6 @@ impl Proxy {
         };
         let mut says = turn.says(&refusal.to_string());
         let metadata = Map::from_iter([("acap".to_owned(), refusal.to_json())]);
-        says.parts = vec![Part::text(&refusal.to_string())];
         says.metadata = Some(metadata);
         turn.tell(|edit| edit.status(TaskState::Rejected, Some(says))).await?;
         Ok(false)
