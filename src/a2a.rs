@@ -130,6 +130,8 @@ pub(crate) struct Around {
     /// Connections with them that are no calls.
     pub(crate) dial: Dial,
     pub(crate) gate: Arc<Gate>,
+    /// Our consent to agents behind other nodes.
+    pub(crate) consents: Option<Arc<crate::acap::Caller>>,
     /// Where other nodes call us.
     pub(crate) quic_address: SocketAddr,
 }
@@ -170,7 +172,7 @@ impl A2a {
         store: SideStore,
         failed: oneshot::Sender<DriverError>,
     ) -> Result<Self, A2aError> {
-        let Around { config, clock, peers, calls, dial, gate, quic_address } = around;
+        let Around { config, clock, peers, calls, dial, gate, consents, quic_address } = around;
         let limits = &config.a2a;
         let hooks = Hooks::default();
         let failing = Failing::new(failed);
@@ -180,6 +182,14 @@ impl A2a {
         let (hooked, queue) = (hooks.clone(), jobs.clone());
         let tasks = Tasks::open(log, hooked, queue, clock.clone(), limits.clone())?;
         let silent_max = Duration::from_secs(limits.agent_silent_seconds_max);
+        let callee = match agent {
+            A2aAgent::Echo => None,
+            A2aAgent::Peer(peer) => Some(peer.clone()),
+            A2aAgent::Http(url) => {
+                let table = config.consent.iter().find(|table| table.url.as_ref() == Some(url));
+                table.map(|table| table.callee.clone())
+            }
+        };
         let agent = match agent {
             A2aAgent::Echo => None,
             A2aAgent::Http(url) => Some(Agent::http(url.clone(), silent_max, limits.task_len_max)?),
@@ -197,7 +207,11 @@ impl A2a {
         };
         let backend: Arc<dyn Backend> = match agent {
             None => Arc::new(Echo::new()),
-            Some(agent) => Arc::new(Proxy::new(agent, silent_max)),
+            Some(agent) => {
+                let governed =
+                    consents.zip(callee).filter(|(caller, callee)| caller.covers(callee));
+                Arc::new(Proxy::new(agent, silent_max, governed))
+            }
         };
         Ok(Self {
             push: Push::new(tasks.clone(), hooks, clock.clone(), limits.clone())?,

@@ -7,6 +7,7 @@
 pub mod anchor;
 pub mod audit;
 mod book;
+pub(crate) mod caller;
 mod calls;
 mod denial;
 pub(crate) mod http;
@@ -42,6 +43,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
 
+pub use caller::{Action, Caller, Permit, Pointer, PolicyError, Refusal, Signer, Terms, Way};
 pub(crate) use calls::Told;
 pub(crate) use denial::Denial;
 pub use line::AcapError;

@@ -122,7 +122,8 @@ fn routes(app: App) -> Router {
         .merge(open_routes())
         .route_layer(no_browser)
         .with_state(app.clone());
-    around(api.merge(routes_of_mcp(&app)).merge(routes_of_peers(&app)), &app)
+    let own = routes_of_mcp(&app).merge(routes_of_consent(&app));
+    around(api.merge(own).merge(routes_of_peers(&app)), &app)
 }
 
 /// MCP, for operators. Like A2A it is described by its own specification, not by our document.
@@ -133,6 +134,14 @@ fn routes_of_mcp(app: &App) -> Router {
     mcp::http::router(app.node.clone(), app.stop.clone())
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::operator))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::own_origin))
+}
+
+/// Our own consent to callees, for operators.
+fn routes_of_consent(app: &App) -> Router {
+    let Some(consents) = app.node.consents() else { return Router::new() };
+    crate::acap::caller::http::router(consents.clone())
+        .route_layer(middleware::from_fn_with_state(app.clone(), auth::operator))
+        .route_layer(middleware::from_fn_with_state(app.clone(), auth::no_browser))
 }
 
 /// What others than the operator may call, over HTTP of any version. A2A and ACAP are described by their own

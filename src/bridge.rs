@@ -11,6 +11,7 @@
 //! authorization which is withheld is refused, and one that runs is ended when it is withdrawn.
 
 mod channel;
+mod consent;
 mod link;
 pub(crate) mod listen;
 mod message;

@@ -197,7 +197,10 @@ impl Cli {
                 runtime.shutdown_background();
                 return done;
             }
-            Command::Consent { command } => return command.run(global.json),
+            Command::Consent { command } => {
+                let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+                return runtime.block_on(command.run(&global));
+            }
             Command::Bench(args) => return bench::run(&args, global.json),
             Command::Demo(args) => return demo::run(&args, global.json),
             Command::Completions { shell } => {

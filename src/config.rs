@@ -5,6 +5,7 @@
 
 mod acap;
 mod address;
+mod consent;
 mod error;
 mod gate;
 mod kinds;
@@ -18,6 +19,7 @@ mod sections;
 
 pub use acap::{AcapConfig, AcapMode, POLICY_CLAIMS_MAX, PolicyClaims};
 pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
+pub use consent::{Accept, CONSENT_CALLEES_MAX, ConsentTo, Decides, IntendedUse};
 pub use error::{CONFIG_LEN_MAX, ConfigError};
 pub use gate::{CallPattern, GATE_CALLS_MAX, GATE_RULES_MAX, GatePrincipal, GateRule};
 pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};
@@ -73,6 +75,8 @@ pub struct NodeConfig {
     pub acap: AcapConfig,
     /// Which claims of it govern which calls.
     pub policy_claims: Vec<PolicyClaims>,
+    /// Callees to whose policies this node consents; ids are unique.
+    pub consent: Vec<ConsentTo>,
     /// MCP servers behind this node; names are unique.
     pub mcp_servers: Vec<McpServer>,
     /// MCP server.
@@ -119,6 +123,8 @@ struct File {
     acap: AcapConfig,
     #[serde(default)]
     policy_claims: Vec<acap::ClaimsTable>,
+    #[serde(default)]
+    consent: Vec<consent::ConsentTable>,
     #[serde(default)]
     mcp_servers: Vec<mcp_servers::McpServerTable>,
     #[serde(default)]
@@ -219,6 +225,7 @@ impl File {
             groups: moq::groups(self.groups, &listed)?,
             moq: self.moq,
             relays,
+            consent: consent::check(self.consent, &peers, base)?,
             mcp_servers: mcp_servers::check(self.mcp_servers, &listed, base)?,
             peers,
             kinds: kinds::check(self.kinds, base)?,

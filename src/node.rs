@@ -5,7 +5,7 @@
 
 use crate::a2a::moqt::Front;
 use crate::a2a::{A2a, A2aError, Around};
-use crate::acap::{Acap, AcapError};
+use crate::acap::{Acap, AcapError, Caller, Terms};
 use crate::api::h3::EXCESSIVE_LOAD;
 use crate::binding::http::HttpPeers;
 use crate::binding::quic::Context;
@@ -367,6 +367,19 @@ impl Builder {
         if let Some(acap) = &acap {
             tasks.spawn(acap.clone().run(router.governed.subscribe()));
         }
+        let (consents, consents_failed) = if config.consent.is_empty() {
+            (None, None)
+        } else {
+            let terms = config.consent.iter().map(|table| Terms::of(&config, table, &dial));
+            let terms = terms.collect::<Result<_, _>>()?;
+            let (failing, failed) = oneshot::channel();
+            let (me, clock) = (config.id.clone(), clock.clone());
+            let caller = Caller::open_in(me, terms, &*storage, clock, None, failing)?;
+            (Some(Arc::new(caller)), Some(failed))
+        };
+        if let Some(consents) = &consents {
+            tasks.spawn(consents.clone().run(config.clone()));
+        }
         let governed = router.governed.subscribe();
         let gate = Arc::new(Gate::new(&config, storage.clone(), acap.clone(), governed));
         let (stop, stopping) = watch::channel(false);
@@ -396,6 +409,7 @@ impl Builder {
                     calls: peer_calls,
                     dial,
                     gate: gate.clone(),
+                    consents: consents.clone(),
                     quic_address,
                 };
                 let (failing, failed) = oneshot::channel();
@@ -422,6 +436,7 @@ impl Builder {
             http,
             a2a,
             acap,
+            consents,
             http3: Arc::new(Mutex::new(http3)),
             quic_address,
         };
@@ -443,7 +458,17 @@ impl Builder {
                 servers.spawn(moq.clone().accept(serving, incoming, fronts));
             }
         }
-        Ok(Node { handle, endpoint, tasks, servers, stop, ended, a2a_failed, acap_failed })
+        Ok(Node {
+            handle,
+            endpoint,
+            tasks,
+            servers,
+            stop,
+            ended,
+            a2a_failed,
+            acap_failed,
+            consents_failed,
+        })
     }
 }
 
@@ -596,6 +621,7 @@ pub struct Node {
     ended: oneshot::Receiver<Result<(), DriverError>>,
     a2a_failed: Option<oneshot::Receiver<DriverError>>,
     acap_failed: Option<oneshot::Receiver<DriverError>>,
+    consents_failed: Option<oneshot::Receiver<DriverError>>,
 }
 
 impl Node {
@@ -619,6 +645,7 @@ impl Node {
             ended = &mut self.ended => ended.unwrap_or(Ok(())),
             error = heard(&mut self.a2a_failed) => Err(error),
             error = heard(&mut self.acap_failed) => Err(error),
+            error = heard(&mut self.consents_failed) => Err(error),
         }
     }
 
@@ -644,6 +671,9 @@ impl Node {
         }
         if let Some(acap) = &handle.acap {
             acap.stop().await;
+        }
+        if let Some(consents) = &handle.consents {
+            consents.stop().await;
         }
         result
     }

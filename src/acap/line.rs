@@ -91,6 +91,17 @@ pub enum AcapError {
     /// A thread.
     #[error("consent: cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
+    /// A callee of ours cannot be consented to.
+    #[error("[[consent]] {callee}: {what}")]
+    Caller {
+        /// Whom.
+        callee: proto::id::AgentId,
+        /// Why.
+        what: String,
+    },
+    /// The store has no tables for it.
+    #[error("consent: {0}")]
+    Store(String),
     /// The store keeps nothing but the core's records.
     #[error("consent: this store has no place for it; fix: set enabled = false in [acap]")]
     NoPlace,

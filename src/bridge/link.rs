@@ -1,5 +1,6 @@
 //! The client's end of a session with an MCP server behind another node.
 
+use super::consent::Consent;
 use super::message::{Code, Form, Message};
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use crate::calls::{Calls, Lines, tell};
@@ -34,6 +35,8 @@ pub(crate) struct Far {
     way: Way,
     peer: AgentId,
     server: String,
+    /// What calls are held against before they go.
+    consent: Option<Arc<Consent>>,
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +62,13 @@ impl Far {
             }
             Over::Moqt => Way::Moqt(Arc::new(Client::new(dial, peer.clone(), address))),
         };
-        Ok(Self { way, peer, server })
+        let consent = Consent::of(config, &peer, &server)?.map(Arc::new);
+        Ok(Self { way, peer, server, consent })
+    }
+
+    /// Whether a message may go to the server by our consent; if not, what its sender is answered.
+    pub(crate) async fn hold(&self, message: &mut Message) -> Option<Message> {
+        self.consent.as_ref()?.hold(message).await
     }
 
     /// Begins a session.

@@ -187,7 +187,7 @@ impl Hub {
 }
 
 async fn post(State(hub): State<Arc<Hub>>, headers: HeaderMap, body: Bytes) -> Response {
-    let message = match Message::parse(&body) {
+    let mut message = match Message::parse(&body) {
         Ok(message) => message,
         Err(what) => {
             return error(StatusCode::BAD_REQUEST, &Value::Null, INVALID, &what.to_string());
@@ -219,6 +219,10 @@ async fn post(State(hub): State<Arc<Hub>>, headers: HeaderMap, body: Bytes) -> R
             &what,
         );
     };
+    if let Some(refusal) = hub.far.hold(&mut message).await {
+        let json = [(header::CONTENT_TYPE, "application/json")];
+        return (StatusCode::OK, json, refusal.to_vec()).into_response();
+    }
     let opened = if session.is_none() && method == "initialize" {
         match hub.begin() {
             Some(opened) => Some(opened),

@@ -147,6 +147,16 @@ impl Message {
         self.params()?.get("_meta")?.as_object()?.get(key)
     }
 
+    /// Puts a value into `params._meta`.
+    pub(crate) fn put_meta(&mut self, key: &str, value: Value) {
+        let params = self.members.entry("params").or_insert_with(|| json!({}));
+        let Some(params) = params.as_object_mut() else { return };
+        let meta = params.entry("_meta").or_insert_with(|| json!({}));
+        if let Some(meta) = meta.as_object_mut() {
+            meta.insert(key.to_owned(), value);
+        }
+    }
+
     /// Takes a value out of `params._meta`, and that with it if nothing else is there.
     pub(crate) fn take_meta(&mut self, key: &str) -> Option<Value> {
         let params = self.members.get_mut("params")?.as_object_mut()?;

@@ -158,7 +158,15 @@ impl Proxy {
 
     /// Gives what is pending to the server, over a new way if there is none.
     async fn pass_on(&mut self) {
-        let Some((message, line)) = self.pending.take() else { return };
+        let Some((mut message, mut line)) = self.pending.take() else { return };
+        let before = message.clone();
+        if let Some(refusal) = self.far.hold(&mut message).await {
+            self.answers.push_back(refusal.to_vec());
+            return;
+        }
+        if message != before {
+            line = message.to_vec();
+        }
         let opens = matches!(&message.form, Form::Request { method, .. } if method == "initialize");
         let id = match message.form {
             Form::Request { id, .. } => Some(id),

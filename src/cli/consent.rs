@@ -1,6 +1,8 @@
-//! `abhyasa consent`: hashes of policies, and audits of exports. Neither needs a node.
+//! `abhyasa consent`: hashes of policies and audits of exports, which need no node; and how our own consent to
+//! callees stands at the running one.
 
-use super::output;
+use super::client::Client;
+use super::{Global, output};
 use crate::acap::audit::{self, Report, VerifyOptions};
 use crate::acap::keys::{KeySet, SignaturePolicy};
 use crate::acap::log::LEDGER_PREFIX;
@@ -14,7 +16,7 @@ use std::fs::File;
 use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What is done with consent documents.
 #[derive(Debug, clap::Subcommand)]
@@ -27,6 +29,22 @@ pub(super) enum ConsentCommand {
     /// Check an export: links, hashes, signatures, anchors and proofs, offline. Exit code 1 if
     /// anything is wrong.
     Verify(VerifyArgs),
+    /// How our consent to each callee in [[consent]] stands, at the running node.
+    Status,
+    /// Answer what the node has escalated about a callee's policy.
+    Answer {
+        /// The callee.
+        callee: AgentId,
+        /// Consent to its policy as it is; without it the policy is rejected.
+        #[arg(long)]
+        approve: bool,
+    },
+    /// Hold our copy of the chains with a callee against its own: what it lacks is sent again. Exit code 1
+    /// if they differ.
+    Reconcile {
+        /// The callee.
+        callee: AgentId,
+    },
 }
 
 /// What is asked of an export.
@@ -49,12 +67,73 @@ pub(super) struct VerifyArgs {
 }
 
 impl ConsentCommand {
-    pub(super) fn run(self, json: bool) -> anyhow::Result<ExitCode> {
+    pub(super) async fn run(self, global: &Global) -> anyhow::Result<ExitCode> {
+        let json = global.json;
         match self {
+            Self::Status => {
+                let columns = [
+                    ("CALLEE", "callee"),
+                    ("STATE", "state"),
+                    ("POLICY", "policy_version"),
+                    ("DECISION", "decision"),
+                    ("RECORDS", "records"),
+                    ("EVENTS", "events"),
+                    ("WAITING", "waiting"),
+                    ("QUESTION", "question/why"),
+                    ("DIVERGED", "diverged"),
+                ];
+                let found = Client::find(global)?.get(&["v1", "consent"], &[]).await?;
+                output::list(json, &found, &columns, "no callees in [[consent]]");
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::Answer { callee, approve } => {
+                let body = serde_json::json!({ "callee": callee, "approve": approve });
+                let path = ["v1", "consent", "answer"];
+                let said =
+                    Client::find(global)?.post(&path, &[], Some(&body), Duration::ZERO).await?;
+                let text = if approve { "consented" } else { "rejected" };
+                output::line(&if json { said.to_string() } else { format!("{callee}: {text}") });
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::Reconcile { callee } => {
+                let body = serde_json::json!({ "callee": callee });
+                let path = ["v1", "consent", "reconcile"];
+                let found =
+                    Client::find(global)?.post(&path, &[], Some(&body), Duration::ZERO).await?;
+                Ok(told(&found, json))
+            }
             Self::Hash { file } => hash(&file, json),
             Self::Verify(args) => args.run(json),
         }
     }
+}
+
+/// What a reconciliation found.
+fn told(found: &Value, json: bool) -> ExitCode {
+    let count = |name: &str| found.get(name).and_then(Value::as_u64).unwrap_or_default();
+    if json {
+        output::line(&found.to_string());
+    } else {
+        output::line(&format!(
+            "here {} records and {} events, there {} and {}; {} sent again, {} differ",
+            count("records"),
+            count("events"),
+            count("records_there"),
+            count("events_there"),
+            count("resent"),
+            count("differences_count")
+        ));
+        for one in found.get("differences").and_then(Value::as_array).into_iter().flatten() {
+            let text = |name: &str| match one.get(name) {
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
+                None => String::new(),
+            };
+            let (kind, number, id) = (text("kind"), text("number"), text("id"));
+            output::line(&format!("{kind} {number} ({id}): {}", text("what")));
+        }
+    }
+    if count("differences_count") == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// A file of at most the length of a document.

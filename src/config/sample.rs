@@ -123,6 +123,25 @@ const POLICY_CLAIMS: &str = r##"
 #   claims = ["claim-data-retention"]        ids of claims in the policy
 "##;
 
+const CONSENT: &str = r##"
+# Callees to whose usage policies this node consents, one table each, at most 1024.
+#
+#   [[consent]]
+#   callee = "spiffe://example.org/agent/b"  whose policy; a peer with an address, reached over HTTP/3, or
+#   url = "https://node-b.example.org/"      where its ACAP is, over HTTP, and
+#   token_file = "b.token"                   the bearer token to show there
+#   accept = "understood"                    without a person: policies all of whose claims are understood,
+#                                            "listed" in claims as well, or "never"
+#   claims = ["claim-data-retention"]        what "listed" takes
+#   mode = "local"                           who decides on an action; "delegated": the callee, if stricter
+#   principal = "spiffe://example.org/org"   on whose behalf we act
+#   manifest = "capability.json"             what we are: a change of it is consented to anew
+#   facts = { "odrl:purpose" = "booking" }   what is known of every action
+#   uses = [{ action = "odrl:use", asset = "a2a:task_output" }]  what we intend; claims against it are disputed
+#   valid_seconds = 2592000                  how long a record holds
+#   poll_seconds = 60                        how often the policy is looked at
+"##;
+
 const MCP_SERVERS: &str = r##"
 # MCP servers behind this node, one table each, at most 256: peers reach them with `abhyasa mcp proxy`.
 #
@@ -158,6 +177,7 @@ impl Sample<'_> {
         out.push_str(RELAYS);
         out.push_str(GATE);
         out.push_str(POLICY_CLAIMS);
+        out.push_str(CONSENT);
         out.push_str(MCP_SERVERS);
         self.peers(&mut out);
         out

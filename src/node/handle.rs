@@ -1,7 +1,7 @@
 //! Calls into a running node.
 
 use crate::a2a::A2a;
-use crate::acap::Acap;
+use crate::acap::{Acap, Caller};
 use crate::binding::http::{HttpPeers, OfferReply};
 use crate::calls::Incoming;
 use crate::clock::Clock;
@@ -101,6 +101,7 @@ pub struct NodeHandle {
     pub(super) http: Arc<HttpPeers>,
     pub(super) a2a: Option<Arc<A2a>>,
     pub(super) acap: Option<Arc<Acap>>,
+    pub(super) consents: Option<Arc<Caller>>,
     pub(super) moq: Option<Arc<Moq>>,
     pub(super) http3: Arc<Mutex<Option<mpsc::Receiver<Incoming>>>>,
     pub(super) quic_address: SocketAddr,
@@ -343,6 +344,12 @@ impl NodeHandle {
     /// Consent of callers, if it is asked for.
     pub(crate) const fn acap(&self) -> Option<&Arc<Acap>> {
         self.acap.as_ref()
+    }
+
+    /// Our consent to callees, if there are any in `[[consent]]`.
+    #[must_use]
+    pub const fn consents(&self) -> Option<&Arc<Caller>> {
+        self.consents.as_ref()
     }
 
     /// The A2A server, if one is configured.

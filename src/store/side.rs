@@ -41,10 +41,20 @@ pub enum SideTable {
     AcapAttempt,
     /// Numbers of records and events, by caller and id.
     AcapId,
+    /// How far our own chains with each callee are, by callee.
+    CallerPair,
+    /// Our consent records, as they are sent, by callee and number.
+    CallerRecord,
+    /// Our adherence events, as they are sent, by callee and number.
+    CallerEvent,
+    /// What a callee refused of them, and why, by callee and number.
+    CallerRefused,
+    /// Policies of callees, and what each claim ever meant, by callee.
+    CallerPolicy,
 }
 
 impl SideTable {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 17] = [
         Self::Task,
         Self::TaskBrief,
         Self::TaskEvent,
@@ -57,6 +67,11 @@ impl SideTable {
         Self::AcapEvent,
         Self::AcapAttempt,
         Self::AcapId,
+        Self::CallerPair,
+        Self::CallerRecord,
+        Self::CallerEvent,
+        Self::CallerRefused,
+        Self::CallerPolicy,
     ];
 
     const fn name(self) -> &'static str {
@@ -73,6 +88,11 @@ impl SideTable {
             Self::AcapEvent => "acap_event",
             Self::AcapAttempt => "acap_attempt",
             Self::AcapId => "acap_id",
+            Self::CallerPair => "caller_pair",
+            Self::CallerRecord => "caller_record",
+            Self::CallerEvent => "caller_event",
+            Self::CallerRefused => "caller_refused",
+            Self::CallerPolicy => "caller_policy",
         }
     }
 }
@@ -143,6 +163,11 @@ impl SideStore {
             acap_event,
             acap_attempt,
             acap_id,
+            caller_pair,
+            caller_record,
+            caller_event,
+            caller_refused,
+            caller_policy,
         ] = &self.tables;
         match table {
             SideTable::Task => task,
@@ -157,6 +182,11 @@ impl SideStore {
             SideTable::AcapEvent => acap_event,
             SideTable::AcapAttempt => acap_attempt,
             SideTable::AcapId => acap_id,
+            SideTable::CallerPair => caller_pair,
+            SideTable::CallerRecord => caller_record,
+            SideTable::CallerEvent => caller_event,
+            SideTable::CallerRefused => caller_refused,
+            SideTable::CallerPolicy => caller_policy,
         }
     }
 

@@ -5,6 +5,7 @@
 #[allow(unreachable_pub, reason = "shared with tests that are one file each")]
 mod common;
 
+mod caller;
 mod calls;
 mod chains;
 mod crashes;

@@ -51,6 +51,16 @@ fn each_operator_of_odrl() {
         ("x is odrl:a", "a", None),
         ("x is odrl:a", "odrl:a", Some(true)),
         ("x isAnyOf odrl:a, b", "b", Some(true)),
+        // Several values where one is compared: nobody says which is meant.
+        ("x eq a", "a, b", None),
+        ("x neq a", "b, a", None),
+        ("x eq \"a, b\"", "a, b", Some(true)),
+        ("x isNoneOf a", "b, c", Some(true)),
+        ("x eq a", " ", None),
+        ("x neq a", "", None),
+        ("x isNoneOf a", " , ", None),
+        ("x isAnyOf a", "", None),
+        ("x hasPart a", "", None),
     ];
     for (constraint, given, wanted) in cases {
         assert_eq!(truth(constraint, &[("x", given)]), *wanted, "{constraint} with {given}");

@@ -8,6 +8,7 @@
 
 mod agent;
 mod body;
+mod consent;
 mod http;
 mod http3;
 mod memory;
@@ -20,9 +21,11 @@ use super::{Backend, Doing, Profile, Turn, artifact};
 use crate::a2a::fault::{Fault, Kind};
 use crate::a2a::record::Record;
 use crate::a2a::types::{StreamResponse, Task, TaskState};
+use crate::acap::Caller;
 use agent::{Answers, Ask, Interface, Lost, Said, read_card};
 use memory::{Memory, question, rests, take_status, take_task};
 use proto::backoff::Backoff;
+use proto::id::AgentId;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -47,6 +50,8 @@ pub(crate) struct Proxy {
     agent: Agent,
     silent_max: Duration,
     card: Mutex<Card>,
+    /// Whose consent is needed before a message goes to the agent, and whose policy it is.
+    governed: Option<(Arc<Caller>, AgentId)>,
 }
 
 /// What was last heard of the agent's card.
@@ -67,8 +72,12 @@ struct At {
 }
 
 impl Proxy {
-    pub(crate) fn new(agent: Agent, silent_max: Duration) -> Self {
-        Self { agent, silent_max, card: Mutex::default() }
+    pub(crate) fn new(
+        agent: Agent,
+        silent_max: Duration,
+        governed: Option<(Arc<Caller>, AgentId)>,
+    ) -> Self {
+        Self { agent, silent_max, card: Mutex::default(), governed }
     }
 
     fn card(&self) -> MutexGuard<'_, Card> {
@@ -224,6 +233,9 @@ impl Proxy {
         at: &mut At,
     ) -> Result<Given, Fault> {
         let mut message = turn.message.clone();
+        if !self.may_go(turn, &mut message).await? {
+            return Ok(Given::Over);
+        }
         message.task_id = memory.task.clone().unwrap_or_default();
         message.context_id = memory.context.clone().unwrap_or_default();
         turn.tell(|edit| {

@@ -83,9 +83,19 @@ pub(super) fn compare(left: &str, given: &str, operator: Operator, right: &[Stri
         given.split(',').map(str::trim).filter(|value| !value.is_empty()).collect();
     let in_right = |value: &str| Truth::any(right.iter().map(|wanted| same(value, wanted)));
     let in_given = |wanted: &str| Truth::any(some.iter().map(|value| same(value, wanted)));
+    if some.is_empty() {
+        return Truth::Unknown(format!("{left} is empty"));
+    }
+    // Of several values one may be it, and another not: which is meant only operators over sets say.
+    let several = |truth: Truth| match truth {
+        Truth::NotMet if some.len() > 1 => {
+            Truth::Unknown(format!("{left} is several values, {given:?}"))
+        }
+        truth => truth,
+    };
     match operator {
-        Operator::Eq => equal(),
-        Operator::Neq => equal().not(),
+        Operator::Eq => several(equal()),
+        Operator::Neq => several(equal()).not(),
         Operator::Gt => ordered(Ordering::is_gt),
         Operator::Gteq => ordered(Ordering::is_ge),
         Operator::Lt => ordered(Ordering::is_lt),
@@ -97,7 +107,6 @@ pub(super) fn compare(left: &str, given: &str, operator: Operator, right: &[Stri
         Operator::HasPart | Operator::IsAllOf => {
             Truth::all(right.iter().map(|wanted| in_given(wanted)))
         }
-        Operator::IsPartOf if some.is_empty() => Truth::Unknown(format!("{left} is empty")),
         Operator::IsPartOf => Truth::all(some.iter().map(|value| in_right(value))),
         Operator::IsAnyOf => Truth::any(some.iter().map(|value| in_right(value))),
         Operator::IsNoneOf => Truth::any(some.iter().map(|value| in_right(value))).not(),
