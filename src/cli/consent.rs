@@ -29,7 +29,7 @@ pub(super) enum ConsentCommand {
     /// Check an export: links, hashes, signatures, anchors and proofs, offline. Exit code 1 if
     /// anything is wrong.
     Verify(VerifyArgs),
-    /// How our consent to each callee in [[consent]] stands, at the running node.
+    /// How our consent to each callee that is configured stands, at the running node.
     Status,
     /// Answer what the node has escalated about a callee's policy.
     Answer {
