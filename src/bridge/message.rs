@@ -13,7 +13,7 @@ pub(crate) const ACK_KEY: &str = "io.github.ravikiran438/abhyasa.custody-ack";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i64)]
 pub(crate) enum Code {
-    /// The obligation beside the call is none, or was refused.
+    /// The message is none that can be looked at, or the obligation beside it is none, or was refused.
     Envelope = -31_400,
     /// An authorization that the call needs is withheld.
     Withheld = -31_403,

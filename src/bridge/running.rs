@@ -13,6 +13,8 @@ const ENDED_MAX: usize = RUNNING_MAX;
 /// One call.
 #[derive(Debug)]
 pub(super) struct Running {
+    /// Which of all the calls of the session: an id may be used again.
+    pub(super) serial: u64,
     /// What it reaches.
     pub(super) wanted: Option<Wanted>,
     /// The ack of the obligation that came with it.
@@ -40,6 +42,7 @@ pub(super) fn told_of(server: &str, message: &Message) -> Option<Wanted> {
 /// The calls, by id.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
+    begun: u64,
     running: HashMap<String, Running>,
     ended: VecDeque<Value>,
 }
@@ -69,6 +72,26 @@ pub(super) fn wanted(server: &str, message: &Message) -> Option<Wanted> {
     Some(Wanted::Named(format!("mcp:{server}/{name}")))
 }
 
+/// Why a message is not passed: what it reaches is not what the gate would be asked about. A server may take a call
+/// that wants no answer, or a name that is no text, for what it looks like.
+pub(super) fn evades(message: &Message) -> Option<String> {
+    match &message.form {
+        Form::Request { method, .. } => {
+            let member = match method.as_str() {
+                "tools/call" | "prompts/get" => "name",
+                "resources/read" | "resources/subscribe" => "uri",
+                _ => return None,
+            };
+            let what = || format!("{method} has no {member} that is a text");
+            message.param(member).is_none().then(what)
+        }
+        Form::Notification { method } if !method.starts_with("notifications/") => {
+            Some(format!("{method} has no id, and is no notification of MCP"))
+        }
+        _ => None,
+    }
+}
+
 impl Calls {
     /// A call begins, unless there are too many, or one of that id.
     pub(super) fn begin(
@@ -84,7 +107,9 @@ impl Calls {
         self.ended.retain(|token| Some(token) != progress.as_ref());
         let opens = matches!(method.as_str(), "initialize" | "server/discover");
         let lists = method == "tools/list";
-        let call = Running { wanted, ack: None, progress, opens, lists, given: false };
+        self.begun += 1;
+        let serial = self.begun;
+        let call = Running { serial, wanted, ack: None, progress, opens, lists, given: false };
         match self.running.entry(key(id)) {
             std::collections::hash_map::Entry::Occupied(_) => {
                 Err(format!("a call with the id {id} runs"))
@@ -98,6 +123,11 @@ impl Calls {
 
     pub(super) fn get(&mut self, id: &Value) -> Option<&mut Running> {
         self.running.get_mut(&key(id))
+    }
+
+    /// The call that was begun as this one; not another that has its id since.
+    pub(super) fn get_as(&mut self, id: &Value, serial: u64) -> Option<&mut Running> {
+        self.get(id).filter(|call| call.serial == serial)
     }
 
     /// A call is over.
@@ -174,6 +204,47 @@ mod tests {
         assert!(calls.begin(&call(json!("more"), "t"), None).is_err());
         assert!(calls.end(&json!(1)).is_some() && calls.end(&json!(1)).is_none());
         assert!(calls.begin(&call(json!("more"), "t"), None).is_ok());
+    }
+
+    #[test]
+    fn an_id_that_is_used_again_is_another_call() {
+        let mut calls = Calls::default();
+        calls.begin(&call(json!(1), "permitted"), None).unwrap();
+        let first = calls.get(&json!(1)).unwrap().serial;
+        assert!(calls.get_as(&json!(1), first).is_some());
+        calls.cut(&json!(1)).unwrap();
+        calls.begin(&call(json!(1), "other"), None).unwrap();
+        assert!(
+            calls.get_as(&json!(1), first).is_none(),
+            "what was said of the first is not of it"
+        );
+    }
+
+    #[test]
+    fn what_the_gate_could_not_be_asked_about_is_not_passed() {
+        let evades = |message: Value| {
+            let mut message = message;
+            message["jsonrpc"] = json!("2.0");
+            super::evades(&Message::of(message).unwrap())
+        };
+        for message in [
+            json!({ "method": "tools/call", "params": { "name": "delete" } }),
+            json!({ "method": "resources/read", "params": { "uri": "file:///a" } }),
+            json!({ "id": 1, "method": "tools/call", "params": { "name": ["delete"] } }),
+            json!({ "id": 1, "method": "tools/call" }),
+            json!({ "id": 1, "method": "prompts/get", "params": { "name": 7 } }),
+            json!({ "id": 1, "method": "resources/read", "params": {} }),
+        ] {
+            assert!(evades(message.clone()).is_some(), "{message}");
+        }
+        for message in [
+            json!({ "id": 1, "method": "tools/call", "params": { "name": "delete" } }),
+            json!({ "id": 1, "method": "tools/list" }),
+            json!({ "method": "notifications/progress", "params": { "progressToken": 1 } }),
+            json!({ "id": 1, "result": {} }),
+        ] {
+            assert_eq!(evades(message.clone()), None, "{message}");
+        }
     }
 
     #[test]

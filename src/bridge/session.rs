@@ -84,11 +84,11 @@ impl Begun {
 /// What a client is told, and what it says. After an error it says nothing more.
 pub(crate) type Ends = (mpsc::Sender<Vec<u8>>, mpsc::Receiver<Result<Vec<u8>, LineError>>);
 
-/// What the gate said of a call.
-type Admitted = (Message, Result<(), Refusal>);
+/// What the gate said of a call, which is told by its serial number.
+type Admitted = (Message, u64, Result<(), Refusal>);
 
 /// What came of the obligation beside a call.
-type Decided = (Message, Result<Option<Value>, String>);
+type Decided = (Message, u64, Result<Option<Value>, String>);
 
 impl Bridge {
     pub(crate) fn new(node: NodeHandle, gate: Arc<Gate>, stop: Receiver<bool>) -> Self {
@@ -428,6 +428,13 @@ impl Session {
                 return self.answers.push_back(error);
             }
         };
+        if let Some(what) = running::evades(&message) {
+            tracing::info!(peer = %self.peer, server = self.server, what, "a message is not passed");
+            if let Form::Request { id, .. } = &message.form {
+                self.answers.push_back(Message::error(id, Code::Envelope, &what, json!({})));
+            }
+            return;
+        }
         match message.form.clone() {
             Form::Request { id, .. } => {
                 let wanted = running::wanted(&self.server, &message);
@@ -439,11 +446,14 @@ impl Session {
                 match message.take_meta(OBLIGATION_KEY) {
                     None => self.give(&id, message),
                     Some(envelope) => {
+                        let Some(serial) = self.calls.get(&id).map(|call| call.serial) else {
+                            return;
+                        };
                         self.deciding_len += message.len;
                         let (bridge, peer) = (self.bridge.clone(), self.peer.clone());
                         self.deciding.spawn(async move {
                             let decided = bridge.decide(&peer, envelope).await;
-                            (message, decided)
+                            (message, serial, decided)
                         });
                     }
                 }
@@ -461,10 +471,10 @@ impl Session {
     }
 
     /// What the core said of the obligation beside a call.
-    fn decided(&mut self, (message, decided): Decided) {
+    fn decided(&mut self, (message, serial, decided): Decided) {
         self.deciding_len -= message.len;
         let Form::Request { id, .. } = message.form.clone() else { return };
-        let Some(call) = self.calls.get(&id) else { return }; // canceled
+        let Some(call) = self.calls.get_as(&id, serial) else { return }; // canceled
         match decided {
             Ok(ack) => {
                 call.ack = ack;
@@ -477,14 +487,14 @@ impl Session {
     /// Gives a call to the server, if the gate lets it pass.
     fn give(&mut self, id: &Value, message: Message) {
         let Some(call) = self.calls.get(id) else { return };
-        let wanted = call.wanted.clone();
+        let (wanted, serial) = (call.wanted.clone(), call.serial);
         if let (Some(wanted), Some(_)) = (&wanted, self.bridge.gate.acap()) {
             self.deciding_len += message.len;
             let (bridge, peer, wanted) = (self.bridge.clone(), self.peer.clone(), wanted.clone());
             let told = Told::beside(|name| message.meta(name));
             self.admitting.spawn(async move {
                 let admitted = bridge.gate.admit(Some(&peer), &wanted, &told).await;
-                (message, admitted)
+                (message, serial, admitted)
             });
             return;
         }
@@ -494,14 +504,13 @@ impl Session {
     }
 
     /// What the gate has said of a call is on record.
-    fn admitted(&mut self, (message, admitted): Admitted) {
+    fn admitted(&mut self, (message, serial, admitted): Admitted) {
         self.deciding_len -= message.len;
         let Form::Request { id, .. } = message.form.clone() else { return };
+        let Some(call) = self.calls.get_as(&id, serial) else { return }; // canceled
+        let wanted = call.wanted.clone();
         // What was withdrawn meanwhile ended no call, since this one had not been given.
-        let withdrawn = || {
-            let wanted = self.calls.get(&id)?.wanted.clone()?;
-            self.bridge.gate.check(Some(&self.peer), &wanted).err()
-        };
+        let withdrawn = || self.bridge.gate.check(Some(&self.peer), &wanted?).err();
         let refused = admitted.err().or_else(withdrawn);
         self.let_in(&id, message, refused);
     }

@@ -4,6 +4,7 @@ use crate::acap::jws::tests::{ed25519, p256};
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use proto::consent::Anchored as _;
 use proto::time::Time;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -110,6 +111,8 @@ fn names_say_where_keys_are() {
         "did:web:a.example/x",
         "did:web:user@a.example",
         "did:web:a.example:..:x",
+        "did:web:a.example:user:%2e%2E:x",
+        "did:web:a.example:.%2e:x",
         "did:web:a.example?x",
         "did:web:a.example::x",
         "http://a.example",
@@ -237,6 +240,49 @@ async fn keys_of_a_did_web_are_fetched_kept_and_looked_for_again() {
     let calls = site.calls();
     assert!(resolver.verify(&record(&second), &signer, policy, times(0, 901)).await.is_err());
     assert_eq!(site.calls(), calls, "a failure is kept for a while too");
+}
+
+/// A signature that names no key may be by any: also by one that came after the last look.
+#[tokio::test]
+async fn a_new_key_is_looked_for_where_a_signature_names_none() {
+    let site = Site::start().await;
+    let name = agent(&format!("https://localhost:{}/agents/1", site.port));
+    let key = || {
+        let random = aws_lc_rs::rand::SystemRandom::new();
+        let der = aws_lc_rs::signature::Ed25519KeyPair::generate_pkcs8(&random).unwrap();
+        let pair = aws_lc_rs::signature::Ed25519KeyPair::from_pkcs8(der.as_ref()).unwrap();
+        (SigningKey::from_pkcs8(der.as_ref(), None).unwrap(), pair)
+    };
+    type Keys = (SigningKey, aws_lc_rs::signature::Ed25519KeyPair);
+    let unnamed = |record: &proto::consent::ConsentRecord, (_, pair): &Keys| {
+        let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let header = encode(br#"{"alg":"EdDSA"}"#);
+        let signature =
+            pair.sign(format!("{header}.{}", encode(&record.signing_input())).as_bytes());
+        let text = format!("{header}..{}", encode(signature.as_ref()));
+        record.clone().with_signature(proto::consent::Text::new(&text).unwrap())
+    };
+    let (first, second) = (key(), key());
+    let resolver = site.resolver(true);
+    let record: proto::consent::ConsentRecord = serde_json::from_value(json!({
+        "record_id": "r-1", "caller_agent_id": name, "callee_agent_id": "did:web:callee.example",
+        "policy_version": "1.0.0", "policy_hash": "", "parsed_claims": [], "decision": "accepted",
+        "accepted_at": "2026-03-04T09:00:00Z", "valid_until": "on_any_change" }))
+    .unwrap();
+    let policy = SignaturePolicy::Required;
+    for (key, second, calls) in
+        [(&first, 0, 1), (&first, 60, 1), (&second, 61, 2), (&second, 62, 2)]
+    {
+        site.says(StatusCode::OK, &json!({ "keys": [jwk(&key.0, &json!({}))] }));
+        let record = unnamed(&record, key);
+        let found = resolver.verify(&record, &name, policy, times(0, second)).await;
+        assert_eq!((found, site.calls()), (Ok(Verified::Signed), calls), "{second}");
+    }
+    // One that is no better with new keys is told as it is, and does not make us look each time.
+    let forged = unnamed(&record, &first);
+    let wrong = resolver.verify(&forged, &name, policy, times(0, 63)).await;
+    assert!(matches!(wrong, Err(FetchError::Signature(SignatureFault::Jws(_)))), "{wrong:?}");
+    assert_eq!(site.calls(), 2);
 }
 
 #[tokio::test]
