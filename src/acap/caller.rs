@@ -358,7 +358,6 @@ impl Caller {
         facts.extend(action.facts.clone());
         let context = Context::new(facts).map_err(|what| Refusal::new("facts", what))?;
         let call: Text<256> = Text::cut(&action.call);
-        let asset: Text<256> = Text::cut(&action.call);
         let mut next = chain.clone();
         let (mut findings, mut writes) = (Vec::new(), Vec::new());
         if claims.is_empty() {
@@ -368,7 +367,7 @@ impl Caller {
         let last =
             next.last.as_ref().map_or(record.accepted_at.time(), |last| last.timestamp.time());
         let at = self.clock.now().max(last).max(record.accepted_at.time());
-        let request = Request { action: &call, asset: &asset, context: &context, at };
+        let request = Request { action: &call, asset: &call, context: &context, at };
         let check = check_action(policy, record, &request, &claims).map_err(|error| {
             let code = match &error {
                 CheckError::Rejected { .. } => "rejected",
@@ -430,8 +429,9 @@ impl Caller {
             claims.map(|claim| claim.claim_id.clone()).collect()
         };
         match (&action.claims, &chain.skills) {
-            (Some(claims), _) => claims.clone(),
-            (None, Some(skills)) if action.call.starts_with("a2a:") => {
+            // To name none is not to be held against none.
+            (Some(claims), _) if !claims.is_empty() => claims.clone(),
+            (_, Some(skills)) if action.call.starts_with("a2a:") => {
                 match action.call.strip_prefix("a2a:").and_then(|skill| skills.get(skill)) {
                     Some(claims) => claims.clone(),
                     None => all(),

@@ -464,6 +464,10 @@ async fn s7_a_capability_change_is_consented_to_anew() {
     caller.act(&id("alice"), analyse()).await.unwrap();
     caller.set_capability(&id("alice"), Some(ContentHash::of(b"two")));
     let permit = caller.act(&id("alice"), analyse()).await.unwrap();
+    // To name no claim is not to be held against none.
+    let unnamed = Action { claims: Some(Vec::new()), ..analyse() };
+    let as_any = caller.act(&id("alice"), unnamed).await.unwrap();
+    assert!(!permit.events.is_empty() && as_any.events.len() == permit.events.len());
     assert_eq!(permit.capability, Some(ContentHash::of(b"two")));
     let records = stage.alice.entries("record").await;
     assert_eq!(records.len(), 2);
