@@ -136,10 +136,15 @@ fn routes_of_mcp(app: &App) -> Router {
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::own_origin))
 }
 
-/// Our own consent to callees, for operators.
+/// Consent, ours to callees and that of callers, for operators.
 fn routes_of_consent(app: &App) -> Router {
-    let Some(consents) = app.node.consents() else { return Router::new() };
-    crate::acap::caller::http::router(consents.clone())
+    let consents = app.node.consents().cloned();
+    if consents.is_none() && app.node.acap().is_none() {
+        return Router::new();
+    }
+    consents
+        .map_or_else(Router::new, crate::acap::caller::http::router)
+        .merge(crate::acap::operator::router(app.node.clone()))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::operator))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::no_browser))
 }

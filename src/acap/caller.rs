@@ -4,6 +4,7 @@
 //! What is said to a callee is on our disk first, and is sent again as it is until it is answered.
 
 mod chain;
+mod custody;
 mod decide;
 pub(crate) mod http;
 mod outbox;
@@ -13,6 +14,7 @@ mod refusal;
 mod way;
 
 use super::AcapError;
+use super::Issuer;
 use super::book::{json, key};
 use crate::a2a::log::{Failing, Log};
 use crate::clock::Clock;
@@ -34,7 +36,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 pub use policy::{Pointer, PolicyError};
@@ -143,6 +145,7 @@ pub struct Caller {
     callees: BTreeMap<AgentId, Callee>,
     parser: Box<dyn ClaimParser + Send + Sync>,
     signer: Option<Arc<dyn Signer>>,
+    custody: Option<Issuer>,
 }
 
 impl fmt::Debug for Caller {
@@ -235,7 +238,8 @@ impl Caller {
             let seen = Mutex::default();
             callees.insert(terms.callee.clone(), Callee { terms, capability, chain, seen });
         }
-        Ok(Self { me, clock, log, callees, parser: Box::new(OdrlParser), signer })
+        let (parser, custody) = (Box::new(OdrlParser), None);
+        Ok(Self { me, clock, log, callees, parser, signer, custody })
     }
 
     /// With another parser of claims.
@@ -330,7 +334,10 @@ impl Caller {
             let Some(told) = self.flush(callee, &mut chain).await? else {
                 continue; // consent has ended meanwhile
             };
-            return self.decided(callee, &chain, &action, &findings, from, &told);
+            let permit = self.decided(callee, &chain, &action, &findings, from, &told)?;
+            // It may have come meanwhile.
+            self.check_withdrawn(callee, &mut chain).await?;
+            return Ok(permit);
         }
         let what =
             format!("consent to the policy of {} ended {ATTEMPTS_MAX} times", callee.terms.callee);
@@ -406,7 +413,9 @@ impl Caller {
             }
             let capability = self.capability(callee);
             let now = self.now(callee, policy, capability.as_ref());
+            let last = next.machine.latest(&event.claim_id);
             let step = next.machine.handle(&now, Input::Adhere(&event));
+            self.tell_event(&mut next, last, &event);
             let _ = step.map_err(|refused| Refusal::new("event", refused.to_string()))?;
             let number = next.kept.events;
             writes.push(SideWrite {
@@ -545,8 +554,26 @@ impl Caller {
                 Ok(()) => {}
                 Err(refusal) => tracing::info!(%callee, %refusal, "no consent"),
             }
-            tokio::time::sleep(Duration::from_secs(table.poll_seconds)).await;
+            let over = tokio::time::sleep(Duration::from_secs(table.poll_seconds));
+            tokio::pin!(over);
+            // What is withdrawn meanwhile ends at once, and is given anew when that is lifted.
+            let mut governed = self.custody.as_ref().map(|custody| custody.governed.clone());
+            let stood = self.is_withdrawn(callee);
+            while self.is_withdrawn(callee) == stood {
+                tokio::select! {
+                    () = &mut over => break,
+                    () = changed(&mut governed) => {}
+                }
+            }
         }
+    }
+}
+
+/// Waits for a change of governed state.
+async fn changed(governed: &mut Option<watch::Receiver<u64>>) {
+    let Some(changes) = governed else { return std::future::pending().await };
+    if changes.changed().await.is_err() {
+        std::future::pending().await // the node is gone
     }
 }
 

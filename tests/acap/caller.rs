@@ -25,14 +25,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Alice, the callee, and what Bob's configuration says of her.
-fn alice(world: &World, more: &str) -> NodeConfig {
+pub(super) fn alice(world: &World, more: &str) -> NodeConfig {
     let mut alice = config(world, more);
     alice.quic.listen = free_address().unwrap();
     alice
 }
 
 /// Bob, whose agent is Alice's. `more` belongs to `[[consent]]`.
-fn bob(world: &World, alice: &NodeConfig, over_http3: bool, more: &str) -> NodeConfig {
+pub(super) fn bob(world: &World, alice: &NodeConfig, over_http3: bool, more: &str) -> NodeConfig {
     let token = world.path().join("bob-shows.token");
     std::fs::write(&token, BOB).unwrap();
     private(&token);
@@ -52,7 +52,7 @@ fn bob(world: &World, alice: &NodeConfig, over_http3: bool, more: &str) -> NodeC
 }
 
 /// Has Bob's agent, which is Alice's, called by a client of his: the task.
-async fn ask(bob: &Server, facts: Value) -> Value {
+pub(super) async fn ask(bob: &Server, facts: Value) -> Value {
     let message = json!({
         "messageId": "m", "role": "ROLE_USER", "parts": [{ "text": "hello" }],
         "metadata": { "abhyasa.skill": "analyse", "acap/context": facts },
@@ -64,11 +64,11 @@ async fn ask(bob: &Server, facts: Value) -> Value {
     answer["result"]["task"].clone()
 }
 
-async fn operator(bob: &Server, path: &str, body: Value) -> (u16, Value) {
+pub(super) async fn operator(bob: &Server, path: &str, body: Value) -> (u16, Value) {
     answer(bob.request(Method::POST, path).json(&body)).await
 }
 
-async fn status(bob: &Server) -> Value {
+pub(super) async fn status(bob: &Server) -> Value {
     answer(bob.request(Method::GET, "/v1/consent")).await.1["items"][0].clone()
 }
 
@@ -330,11 +330,14 @@ type Posted = (String, Vec<u8>);
 
 /// Stands between a caller and a callee: passes on what comes, and is told what to do with answers.
 #[derive(Clone)]
-struct Between {
+pub(super) struct Between {
     to: String,
     http: reqwest::Client,
+    pub(super) at: std::net::SocketAddr,
     /// Paths and bodies of what was posted.
-    heard: Arc<Mutex<Vec<Posted>>>,
+    pub(super) heard: Arc<Mutex<Vec<Posted>>>,
+    /// What is posted does not arrive.
+    pub(super) cuts: Arc<AtomicBool>,
     /// Answers to what is posted are lost.
     loses: Arc<AtomicBool>,
     /// The callee's copy is told with another decision.
@@ -356,6 +359,9 @@ async fn pass(
     if posts {
         between.heard.lock().unwrap().push((uri.path().to_owned(), body.to_vec()));
     }
+    if posts && between.cuts.load(Ordering::SeqCst) {
+        return StatusCode::BAD_GATEWAY.into_response();
+    }
     let response = request.body(body.to_vec()).send().await.unwrap();
     let status = StatusCode::from_u16(response.status().as_u16()).unwrap();
     let mut text = response.text().await.unwrap();
@@ -368,12 +374,31 @@ async fn pass(
     (status, text).into_response()
 }
 
+impl Between {
+    /// Serves before `alice`, as long as the set lives.
+    pub(super) async fn before(alice: &NodeConfig) -> (Self, tokio::task::JoinSet<()>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let between = Self {
+            to: format!("http://{}", alice.api.listen),
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            at: listener.local_addr().unwrap(),
+            heard: Arc::default(),
+            cuts: Arc::default(),
+            loses: Arc::default(),
+            lies: Arc::default(),
+        };
+        let router = axum::Router::new().fallback(pass).with_state(between.clone());
+        let mut served = tokio::task::JoinSet::new();
+        served.spawn(async move { drop(axum::serve(listener, router).await) });
+        (between, served)
+    }
+}
+
 /// A callee, what stands before it, and the terms of a caller that uses the library.
 struct Stage {
     world: World,
     alice: Server,
     between: Between,
-    at: std::net::SocketAddr,
     _served: tokio::task::JoinSet<()>,
 }
 
@@ -381,19 +406,8 @@ impl Stage {
     async fn set() -> Self {
         let world = World::new();
         let alice = Server::start(alice(&world, "")).await;
-        let between = Between {
-            to: format!("http://{}", alice.config.api.listen),
-            http: alice.http.clone(),
-            heard: Arc::default(),
-            loses: Arc::default(),
-            lies: Arc::default(),
-        };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap();
-        let router = axum::Router::new().fallback(pass).with_state(between.clone());
-        let mut served = tokio::task::JoinSet::new();
-        served.spawn(async move { drop(axum::serve(listener, router).await) });
-        Self { world, alice, between, at, _served: served }
+        let (between, served) = Between::before(&alice.config).await;
+        Self { world, alice, between, _served: served }
     }
 
     /// The caller's store, opened as after a crash.
@@ -403,7 +417,7 @@ impl Stage {
         let store =
             super::eventually("the store", async || FjallStore::open(&dir, &me, &options).ok())
                 .await;
-        let url: HttpUrl = HttpUrl::try_from(format!("http://{}/", self.at)).unwrap();
+        let url: HttpUrl = HttpUrl::try_from(format!("http://{}/", self.between.at)).unwrap();
         let facts = [("odrl:purpose".to_owned(), "booking".to_owned())];
         let terms = Terms {
             callee: id("alice"),
@@ -521,11 +535,11 @@ async fn reconciliation_sends_again_what_the_callee_lacks() {
     caller.act(&id("alice"), analyse()).await.unwrap();
     caller.act(&id("alice"), analyse()).await.unwrap();
     let had = stage.alice.entries("event").await;
-    let Stage { alice, between, at, _served, world } = stage;
+    let Stage { alice, between, _served, world } = stage;
     let at_alice = alice.stop().await;
     std::fs::remove_dir_all(&at_alice.data_dir).unwrap();
     let alice = Server::start(at_alice).await;
-    let stage = Stage { alice, between, at, _served, world };
+    let stage = Stage { alice, between, _served, world };
     let found = caller.reconcile(&id("alice")).await.unwrap();
     assert_eq!((&found["resent"], &found["differences_count"]), (&json!(5), &json!(0)), "{found}");
     assert_eq!(stage.alice.entries("event").await, had);

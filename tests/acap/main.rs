@@ -14,6 +14,7 @@ mod demo;
 mod page;
 mod policy;
 mod reference;
+mod restrict;
 
 use abhyasa::api;
 use abhyasa::config::NodeConfig;

@@ -1,6 +1,7 @@
 //! Our own copy of the chains with one callee, and what of them the callee has not taken yet.
 
 use super::super::book::{json, key, number};
+use super::super::restrict::{Due, Word, name_of};
 use super::policy::Line;
 use crate::a2a::log::Disk;
 use crate::store::{SideTable, SideWrite};
@@ -11,7 +12,7 @@ use proto::consent::{
 use proto::id::AgentId;
 use proto::store::ReadError;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Events read at a time when a trail is recovered.
@@ -67,6 +68,28 @@ pub(super) struct Kept {
     pub(super) question: Option<Question>,
     /// What the callee's copy has that ours has not: nothing goes on until it is settled.
     pub(super) diverged: Option<String>,
+    /// The obligation that withdrew the last record.
+    #[serde(default)]
+    pub(super) withdrawn: Option<String>,
+    /// Obligations to be issued before anything of the outbox is sent; one for a claim at most.
+    #[serde(default)]
+    pub(super) due: VecDeque<Due>,
+    /// Claims, and "" for the record, that obligations of ours restrict.
+    #[serde(default)]
+    pub(super) restricted: BTreeSet<String>,
+}
+
+impl Kept {
+    /// Has an obligation issued, and no other of that claim any more.
+    pub(super) fn tell(&mut self, due: Due) {
+        let name = name_of(due.claim.as_ref()).to_owned();
+        match due.word {
+            Word::Grant => self.restricted.remove(&name),
+            _ => self.restricted.insert(name),
+        };
+        self.due.retain(|other| other.claim != due.claim);
+        self.due.push_back(due);
+    }
 }
 
 /// What is known of one callee.

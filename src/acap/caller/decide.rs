@@ -30,6 +30,7 @@ impl Caller {
             if let Some(why) = &chain.kept.diverged {
                 return Err(diverged(callee, why));
             }
+            self.check_withdrawn(callee, chain).await?;
             if self.flush(callee, chain).await?.is_none() {
                 continue;
             }
@@ -255,7 +256,9 @@ impl Caller {
         next.kept.records = number + 1;
         next.kept.first_event = next.kept.events;
         next.kept.ended = None;
+        next.kept.withdrawn = None;
         next.kept.question = None;
+        self.tell_record(&mut next, &record);
         next.kept.outbox.push_back(Entry::Record(number));
         next.head = Some(record);
         self.keep(callee, chain, next, vec![write]).await
@@ -322,6 +325,7 @@ impl Caller {
                 "decision": chain.head.as_ref().map(|head| head.decision),
                 "records": kept.records, "events": kept.events, "waiting": kept.outbox.len(),
                 "refused": kept.refused, "question": kept.question, "diverged": kept.diverged,
+                "withdrawn_by": kept.withdrawn, "restricted": kept.restricted,
             }));
         }
         serde_json::json!({ "items": items })

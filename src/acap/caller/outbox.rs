@@ -57,6 +57,7 @@ impl Caller {
     ) -> Result<Option<BTreeMap<u64, Value>>, Refusal> {
         let mut told = BTreeMap::new();
         let id = &callee.terms.callee;
+        self.issue_due(callee, chain).await?;
         while let Some(entry) = chain.kept.outbox.front().copied() {
             let (table, number) = entry.table();
             let bytes = self.log.disk().get(table, &key(id, number))?.ok_or_else(Refusal::store)?;
