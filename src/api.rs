@@ -82,6 +82,7 @@ routes! { operator_routes OPERATOR {
     get "/v1/terminal" => lists::terminal;
     get "/v1/escalations" => operator::escalations;
     post "/v1/escalations/{id}/ack" => operator::ack_escalation;
+    post "/v1/escalations/{id}/answer" => operator::answer_review;
     get "/v1/reconciliation" => operator::reconciliation;
     post "/v1/reconciliation/{number}/resolve" => operator::resolve;
     get "/v1/authorizations" => cells::authorizations;

@@ -11,6 +11,7 @@ mod outbox;
 mod policy;
 mod reconcile;
 mod refusal;
+mod review;
 mod way;
 
 use super::AcapError;
@@ -18,12 +19,12 @@ use super::Issuer;
 use super::book::{json, key};
 use crate::a2a::log::{Failing, Log};
 use crate::clock::Clock;
-use crate::config::{Accept, ConsentTo, Decides, IntendedUse, NodeConfig, read_token};
+use crate::config::{Accept, ConsentTo, Decides, IntendedUse, NodeConfig, Review, read_token};
 use crate::driver::DriverError;
 use crate::peers::Dial;
 use crate::store::{SideTable, SideWrite, Storage};
 use axum::http::Method;
-use chain::{Chain, Entry};
+use chain::{Chain, Entry, Question};
 use proto::consent::{
     AdherenceDecision, Anchored, CapabilityManifest, CheckError, ClaimId, ClaimParser, ContentHash,
     Context, EventId, Finding, Input, Now, OdrlParser, Pair, PrincipalId, Request,
@@ -86,6 +87,10 @@ pub struct Terms {
     pub valid: Duration,
     /// How old the policy may be that an action is held against, as we last saw it.
     pub fresh: Duration,
+    /// Which changes of a policy wait for a person.
+    pub review: Review,
+    /// How long she has to answer. Then what she was asked stays refused.
+    pub answer: Duration,
 }
 
 /// Something that is about to be done with a callee.
@@ -115,6 +120,8 @@ struct Callee {
     capability: Mutex<Option<ContentHash>>,
     chain: tokio::sync::Mutex<Chain>,
     seen: Mutex<Seen>,
+    /// What a person is asked, as it is in the chain.
+    asked: Mutex<Option<Question>>,
 }
 
 /// What is known of the callee's policy since the start.
@@ -185,6 +192,8 @@ impl Terms {
             uses: table.uses.clone(),
             valid: Duration::from_secs(table.valid_seconds),
             fresh: Duration::from_secs(table.poll_seconds),
+            review: table.review,
+            answer: Duration::from_secs(table.answer_seconds),
         })
     }
 }
@@ -233,10 +242,12 @@ impl Caller {
         let mut callees = BTreeMap::new();
         for terms in terms {
             let pair = Pair { caller: me.clone(), callee: terms.callee.clone() };
-            let chain = tokio::sync::Mutex::new(Chain::recover(log.disk(), &pair)?);
+            let chain = Chain::recover(log.disk(), &pair)?;
+            let asked = Mutex::new(chain.kept.question.clone());
+            let chain = tokio::sync::Mutex::new(chain);
             let capability = Mutex::new(terms.capability.clone());
             let seen = Mutex::default();
-            callees.insert(terms.callee.clone(), Callee { terms, capability, chain, seen });
+            callees.insert(terms.callee.clone(), Callee { terms, capability, chain, seen, asked });
         }
         let (parser, custody) = (Box::new(OdrlParser), None);
         Ok(Self { me, clock, log, callees, parser, signer, custody })
@@ -288,6 +299,8 @@ impl Caller {
         let place = self.log.place(writes).await.map_err(|_| Refusal::store())?;
         place.commit(|| {}).durable().await.map_err(|_| Refusal::store())?;
         *chain = next;
+        let mut asked = callee.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.clone_from(&chain.kept.question);
         Ok(())
     }
 

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::common::{World, id, peer_toml};
 use abhyasa::acap::{Action, Caller, Terms, Way};
-use abhyasa::clock::SystemClock;
-use abhyasa::config::{Accept, Decides, HttpUrl, NodeConfig};
+use abhyasa::clock::{Clock, SystemClock};
+use abhyasa::config::{Accept, Decides, HttpUrl, NodeConfig, Review};
 use abhyasa::loopback::free_address;
 use abhyasa::proto::consent::{ContentHash, Context};
 use abhyasa::proto::time::Time;
@@ -168,9 +168,12 @@ async fn what_is_not_understood_waits_for_a_person() {
         (&json!(USE), &Value::Null),
         "asked still"
     );
-    let yes = json!({ "callee": id("alice"), "approve": true });
-    let (code, said) = operator(&bob, "/v1/consent/answer", yes).await;
-    assert_eq!(code, 200, "{said}");
+    let review = super::review::open(&bob).await.remove(0);
+    assert_eq!((&review["claims"][0], &review["lapsed"]), (&json!(USE), &json!(false)));
+    let path = format!("/v1/escalations/{}/answer", review["id"].as_str().unwrap());
+    let (code, said) = operator(&bob, &path, json!({ "approve": true })).await;
+    assert_eq!(code, 204, "{said}");
+    assert!(super::review::open(&bob).await.is_empty());
     let records = alice.entries("record").await;
     assert_eq!(records[0]["parsed_claims"][0]["understood"], false);
     let held = ask(&bob, json!({})).await;
@@ -395,15 +398,15 @@ impl Between {
 }
 
 /// A callee, what stands before it, and the terms of a caller that uses the library.
-struct Stage {
+pub(super) struct Stage {
     world: World,
-    alice: Server,
-    between: Between,
+    pub(super) alice: Server,
+    pub(super) between: Between,
     _served: tokio::task::JoinSet<()>,
 }
 
 impl Stage {
-    async fn set() -> Self {
+    pub(super) async fn set() -> Self {
         let world = World::new();
         let alice = Server::start(alice(&world, "")).await;
         let (between, served) = Between::before(&alice.config).await;
@@ -411,7 +414,16 @@ impl Stage {
     }
 
     /// The caller's store, opened as after a crash.
-    async fn caller(&self) -> Arc<Caller> {
+    pub(super) async fn caller(&self) -> Arc<Caller> {
+        self.caller_on(Arc::new(SystemClock::starting_at_least(Time::default())), |_| ()).await
+    }
+
+    /// The same, on another clock and under other terms.
+    pub(super) async fn caller_on(
+        &self,
+        clock: Arc<dyn Clock>,
+        change: impl FnOnce(&mut Terms),
+    ) -> Arc<Caller> {
         let (dir, me) = (self.world.path().join("library"), id("bob"));
         let options = StoreOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20 };
         let store =
@@ -419,7 +431,7 @@ impl Stage {
                 .await;
         let url: HttpUrl = HttpUrl::try_from(format!("http://{}/", self.between.at)).unwrap();
         let facts = [("odrl:purpose".to_owned(), "booking".to_owned())];
-        let terms = Terms {
+        let mut terms = Terms {
             callee: id("alice"),
             way: Way::http(url, Some(BOB.to_owned())).unwrap(),
             accept: Accept::Understood,
@@ -431,8 +443,10 @@ impl Stage {
             uses: Vec::new(),
             valid: Duration::from_secs(3_600),
             fresh: Duration::from_secs(3_600),
+            review: Review::Tiered,
+            answer: Duration::from_secs(60),
         };
-        let clock = Arc::new(SystemClock::starting_at_least(Time::default()));
+        change(&mut terms);
         Arc::new(Caller::open(me, vec![terms], &store, clock, None).unwrap())
     }
 
@@ -441,7 +455,7 @@ impl Stage {
     }
 }
 
-fn analyse() -> Action {
+pub(super) fn analyse() -> Action {
     Action { call: "a2a:analyse".into(), claims: None, facts: BTreeMap::new() }
 }
 

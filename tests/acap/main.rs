@@ -15,6 +15,7 @@ mod page;
 mod policy;
 mod reference;
 mod restrict;
+mod review;
 
 use abhyasa::api;
 use abhyasa::config::NodeConfig;

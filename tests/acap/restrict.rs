@@ -10,16 +10,16 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
-fn acts(task: &Value) -> bool {
+pub(super) fn acts(task: &Value) -> bool {
     task["status"]["state"] == "TASK_STATE_COMPLETED"
 }
 
-fn refusal(task: &Value) -> &Value {
+pub(super) fn refusal(task: &Value) -> &Value {
     &task["status"]["message"]["metadata"]["acap"]
 }
 
 /// Ids of transfers of a node that ended applied, by how they begin.
-async fn applied(node: &Server, beginning: &str) -> Vec<String> {
+pub(super) async fn applied(node: &Server, beginning: &str) -> Vec<String> {
     let (_, page) = super::answer(node.request(Method::GET, "/v1/terminal?limit=1000")).await;
     let items = page["items"].as_array().unwrap().iter();
     items
@@ -30,7 +30,7 @@ async fn applied(node: &Server, beginning: &str) -> Vec<String> {
         .collect()
 }
 
-async fn begun(node: &Server) {
+pub(super) async fn begun(node: &Server) {
     connected(&node.node.as_ref().unwrap().handle(), 1).await;
 }
 

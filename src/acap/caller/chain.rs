@@ -17,6 +17,9 @@ use std::sync::Arc;
 
 /// Events read at a time when a trail is recovered.
 const RECOVER_COUNT: usize = 1_024;
+/// Where policies of a callee are kept: the latest, and the one that was consented to last.
+pub(super) const LATEST: u64 = 0;
+pub(super) const AGREED: u64 = 1;
 /// Documents that one callee refused; the oldest make room.
 const REFUSED_MAX: u64 = 10_000;
 
@@ -50,6 +53,14 @@ pub(super) struct Question {
     pub(super) claims: Vec<ClaimId>,
     /// What was answered.
     pub(super) answer: Option<bool>,
+    /// By which it is answered in the inbox.
+    #[serde(default)]
+    pub(super) id: String,
+    /// When it was asked, and until when it may be answered; unix milliseconds.
+    #[serde(default)]
+    pub(super) at_ms: u64,
+    #[serde(default)]
+    pub(super) deadline_at_ms: u64,
 }
 
 /// How far the chains are. Written with each change of them.
@@ -100,6 +111,8 @@ pub(super) struct Chain {
     pub(super) last: Option<AdherenceEvent>,
     pub(super) kept: Kept,
     pub(super) line: Option<Arc<Line>>,
+    /// The policy that was consented to last.
+    pub(super) agreed: Option<Arc<Line>>,
     /// Claims of each skill, as the card says; none, if there is no card.
     pub(super) skills: Option<Arc<BTreeMap<String, Vec<ClaimId>>>>,
 }
@@ -115,12 +128,14 @@ impl Chain {
     /// As it was left.
     pub(super) fn recover(disk: &Disk, pair: &Pair) -> Result<Self, ReadError> {
         let callee = &pair.callee;
-        let at = key(callee, 0);
-        let kept = disk.get(SideTable::CallerPair, &at)?;
+        let kept = disk.get(SideTable::CallerPair, &key(callee, 0))?;
         let kept = kept.map(|value| disk.parse(&value)).transpose()?.unwrap_or_default();
-        let line = disk.get(SideTable::CallerPolicy, &at)?;
-        let line = line.map(|value| disk.parse::<Line>(&value)).transpose()?.map(Arc::new);
-        Self::read(disk, pair, kept, line)
+        let line = |at: u64| -> Result<_, ReadError> {
+            let value = disk.get(SideTable::CallerPolicy, &key(callee, at))?;
+            Ok(value.map(|value| disk.parse::<Line>(&value)).transpose()?.map(Arc::new))
+        };
+        let chain = Self::read(disk, pair, kept, line(LATEST)?)?;
+        Ok(Self { agreed: line(AGREED)?, ..chain })
     }
 
     /// The chains of which `kept` says how far they are.
@@ -164,7 +179,7 @@ impl Chain {
                 machine.replay(&disk.parse(value)?);
             }
         }
-        Ok(Self { machine, head, last, kept, line, skills: None })
+        Ok(Self { machine, head, last, kept, line, agreed: None, skills: None })
     }
 
     /// How far it is, to be written with what changed it.
@@ -217,16 +232,18 @@ impl Chain {
             }
         }
         kept.first_event = first;
-        let mut chain = Self::read(disk, pair, kept, self.line.clone())?;
-        chain.skills = self.skills.clone();
-        Ok((chain, writes))
+        Ok((self.again(disk, pair, kept)?, writes))
     }
 
     /// The same, with consent ended for a reason that the machine does not see.
     pub(super) fn ended(&self, disk: &Disk, pair: &Pair, why: Trigger) -> Result<Self, ReadError> {
         let kept = Kept { ended: Some(why), ..self.kept.clone() };
-        let mut chain = Self::read(disk, pair, kept, self.line.clone())?;
-        chain.skills = self.skills.clone();
-        Ok(chain)
+        self.again(disk, pair, kept)
+    }
+
+    /// The chains as they are after a change on the disk.
+    fn again(&self, disk: &Disk, pair: &Pair, kept: Kept) -> Result<Self, ReadError> {
+        let chain = Self::read(disk, pair, kept, self.line.clone())?;
+        Ok(Self { agreed: self.agreed.clone(), skills: self.skills.clone(), ..chain })
     }
 }
