@@ -16,6 +16,7 @@ mod policy;
 mod reference;
 mod restrict;
 mod review;
+mod tools;
 
 use abhyasa::api;
 use abhyasa::config::NodeConfig;

@@ -6,14 +6,14 @@ use super::chain::{AGREED, Chain, Entry, LATEST, Question};
 use super::outbox::diverged;
 use super::policy::{Line, Pointer, skills};
 use super::{
-    ATTEMPTS_MAX, CARD_PATH, Callee, Caller, GET, POLICY_PATH, RECONSENT_WINDOW, RECONSENTS_MAX,
-    Refusal, random, review, stamp,
+    ATTEMPTS_MAX, Action, CARD_PATH, Callee, Caller, GET, POLICY_PATH, Permit, RECONSENT_WINDOW,
+    RECONSENTS_MAX, Refusal, random, review, stamp,
 };
 use crate::config::Accept;
 use crate::store::{SideTable, SideWrite};
 use proto::consent::{
-    ClaimId, ConsentDecision, ConsentRecord, Extra, Input, Intent, List, ParsedClaim, RecordId,
-    State, Text, Tier, Use, ValidUntil,
+    ClaimId, ConsentDecision, ConsentRecord, Extra, Input, Intent, List, ParsedClaim,
+    PolicyVersion, RecordId, State, Text, Tier, Use, ValidUntil,
 };
 use proto::id::AgentId;
 use serde_json::Value;
@@ -64,6 +64,44 @@ impl Caller {
             self.keep(callee, chain, next, Vec::new()).await?;
         }
         Ok(())
+    }
+
+    /// Sees to it that the policy is what the callee points to beside it, if it says so (Anumati §4.2).
+    async fn pointed(&self, callee: &AgentId, pointer: &Pointer) -> Result<(), Refusal> {
+        let callee = self.callee(callee)?;
+        let mut chain = callee.chain.lock().await;
+        let other = |chain: &Chain| {
+            let policy = &chain.line.as_ref()?.policy;
+            // What was said before a newer one was published says nothing.
+            let told = pointer.version.as_ref().and_then(|told| PolicyVersion::new(told).ok());
+            let is_old = told.is_some_and(|told| policy.version.is_after(&told));
+            pointer.check(policy).err().filter(|_| !is_old)
+        };
+        if other(&chain).is_none() {
+            return Ok(());
+        }
+        callee.seen.lock().unwrap_or_else(PoisonError::into_inner).at = None;
+        self.look_at_policy(callee, &mut chain).await?;
+        match other(&chain) {
+            Some(error) => Err(policy_refused(&callee.terms.callee, &error).temporary()),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`act`](Self::act), with the policy that `pointer` names.
+    ///
+    /// # Errors
+    /// As there; or the callee serves another policy.
+    pub(crate) async fn act_by(
+        self: &Arc<Self>,
+        callee: &AgentId,
+        action: Action,
+        pointer: Pointer,
+    ) -> Result<Permit, Refusal> {
+        let (here, id) = (self.clone(), callee.clone());
+        let pointed = tokio::spawn(async move { here.pointed(&id, &pointer).await });
+        pointed.await.unwrap_or_else(|_| Err(Refusal::store()))?;
+        self.act(callee, action).await
     }
 
     /// The policy, fetched if what we have is old.
