@@ -20,7 +20,7 @@ use axum::response::IntoResponse as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -341,6 +341,13 @@ pub(super) struct Between {
     pub(super) heard: Arc<Mutex<Vec<Posted>>>,
     /// What is posted does not arrive.
     pub(super) cuts: Arc<AtomicBool>,
+    /// Who asks for the callee's copy waits for a place.
+    copies: Arc<tokio::sync::Semaphore>,
+    /// The callee's copy has no end. How many of its pages were asked for.
+    floods: Arc<AtomicBool>,
+    pages: Arc<AtomicU64>,
+    /// What the next event is answered in place of the callee.
+    says: Arc<Mutex<Option<(u16, Value)>>>,
     /// Answers to what is posted are lost.
     loses: Arc<AtomicBool>,
     /// The callee's copy is told with another decision.
@@ -365,6 +372,21 @@ async fn pass(
     if posts && between.cuts.load(Ordering::SeqCst) {
         return StatusCode::BAD_GATEWAY.into_response();
     }
+    if uri.path() == "/acap/adherence"
+        && let Some((status, says)) = between.says.lock().unwrap().take()
+    {
+        return (StatusCode::from_u16(status).unwrap(), says.to_string()).into_response();
+    }
+    if uri.path().starts_with("/acap/audit") {
+        drop(between.copies.acquire().await.unwrap());
+        let page = between.pages.fetch_add(1, Ordering::SeqCst);
+        if between.floods.load(Ordering::SeqCst) {
+            let record = json!({ "record_id": format!("r-{page}") });
+            let item = json!({ "kind": "record", "number": page, "record": record });
+            let page = json!({ "items": [item], "next": format!("record-{}", page + 1) });
+            return page.to_string().into_response();
+        }
+    }
     let response = request.body(body.to_vec()).send().await.unwrap();
     let status = StatusCode::from_u16(response.status().as_u16()).unwrap();
     let mut text = response.text().await.unwrap();
@@ -387,6 +409,10 @@ impl Between {
             at: listener.local_addr().unwrap(),
             heard: Arc::default(),
             cuts: Arc::default(),
+            copies: Arc::new(tokio::sync::Semaphore::new(1)),
+            floods: Arc::default(),
+            pages: Arc::default(),
+            says: Arc::default(),
             loses: Arc::default(),
             lies: Arc::default(),
         };
@@ -557,6 +583,70 @@ async fn reconciliation_sends_again_what_the_callee_lacks() {
     let found = caller.reconcile(&id("alice")).await.unwrap();
     assert_eq!((&found["resent"], &found["differences_count"]), (&json!(5), &json!(0)), "{found}");
     assert_eq!(stage.alice.entries("event").await, had);
+    caller.stop().await;
+    stage.alice.stop().await;
+}
+
+/// The callee refuses an event, and says why: the next record says the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn s7_consent_is_given_anew_for_the_reason_that_the_callee_names() {
+    let stage = Stage::set().await;
+    let caller = stage.caller().await;
+    caller.act(&id("alice"), analyse()).await.unwrap();
+    let stale = |trigger: &str| json!({ "code": "consent_stale", "reconsent_trigger": trigger });
+    let cases = [
+        (403, stale("EXPIRY"), "EXPIRY"),
+        (403, stale("CAPABILITY_CHANGE"), "CAPABILITY_CHANGE"),
+        (403, json!({ "code": "consent_stale" }), "POLICY_BUMP"),
+        (409, json!({ "code": "principal" }), "PRINCIPAL_CHANGE"),
+        (409, json!({ "code": "capability" }), "CAPABILITY_CHANGE"),
+        (429, json!({ "code": "full" }), "EXPIRY"),
+    ];
+    for (count, (status, error, trigger)) in (1..).zip(cases) {
+        *stage.between.says.lock().unwrap() = Some((status, json!({ "error": error })));
+        caller.act(&id("alice"), analyse()).await.unwrap();
+        let records = stage.alice.entries("record").await;
+        assert_eq!(records.len(), 1 + count, "{error}");
+        assert_eq!(records[count]["reconsent_trigger"], trigger, "{error}");
+    }
+    // Of withdrawn consent it is given none anew until that is lifted.
+    let withdrawn = json!({ "error": { "code": "withdrawn" } });
+    *stage.between.says.lock().unwrap() = Some((403, withdrawn));
+    let refused = caller.act(&id("alice"), analyse()).await.unwrap_err();
+    assert_eq!(refused.code(), "withdrawn", "{refused}");
+    caller.stop().await;
+    stage.alice.stop().await;
+}
+
+/// A callee that takes its time over its copy holds up the reconciliation, and no action; what is said
+/// meanwhile is no difference. One whose copy has no end is found out after a hundred differences.
+#[tokio::test(flavor = "multi_thread")]
+async fn bd1_actions_do_not_wait_for_a_reconciliation() {
+    let stage = Stage::set().await;
+    let caller = stage.caller().await;
+    caller.act(&id("alice"), analyse()).await.unwrap();
+    let held = stage.between.copies.clone().acquire_owned().await.unwrap();
+    let reconciles = {
+        let caller = caller.clone();
+        tokio::spawn(async move { caller.reconcile(&id("alice")).await })
+    };
+    for _ in 0..3 {
+        caller.act(&id("alice"), analyse()).await.unwrap();
+    }
+    assert!(!reconciles.is_finished());
+    drop(held);
+    let found = reconciles.await.unwrap().unwrap();
+    assert_eq!(
+        (&found["differences_count"], &found["events"], &found["events_there"]),
+        (&json!(0), &json!(8), &json!(8)),
+        "{found}"
+    );
+    stage.between.pages.store(0, Ordering::SeqCst);
+    stage.between.floods.store(true, Ordering::SeqCst);
+    let found = caller.reconcile(&id("alice")).await.unwrap();
+    assert_eq!(found["differences_count"], 100, "{found}");
+    assert!(stage.between.pages.load(Ordering::SeqCst) <= 101);
+    assert_eq!(caller.act(&id("alice"), analyse()).await.unwrap_err().code(), "diverged");
     caller.stop().await;
     stage.alice.stop().await;
 }
