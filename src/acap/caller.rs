@@ -12,6 +12,7 @@ mod policy;
 mod reconcile;
 mod refusal;
 mod review;
+mod sink;
 mod way;
 
 use super::AcapError;
@@ -153,6 +154,8 @@ pub struct Caller {
     parser: Box<dyn ClaimParser + Send + Sync>,
     signer: Option<Arc<dyn Signer>>,
     custody: Option<Issuer>,
+    /// There is something to ask a person.
+    news: tokio::sync::Notify,
 }
 
 impl fmt::Debug for Caller {
@@ -249,8 +252,8 @@ impl Caller {
             let seen = Mutex::default();
             callees.insert(terms.callee.clone(), Callee { terms, capability, chain, seen, asked });
         }
-        let (parser, custody) = (Box::new(OdrlParser), None);
-        Ok(Self { me, clock, log, callees, parser, signer, custody })
+        let (parser, custody, news) = (Box::new(OdrlParser), None, tokio::sync::Notify::new());
+        Ok(Self { me, clock, log, callees, parser, signer, custody, news })
     }
 
     /// With another parser of claims.
@@ -546,6 +549,8 @@ impl Caller {
             let (here, config, callee) = (self.clone(), config.clone(), callee.clone());
             polls.spawn(async move { here.poll(&callee, &config).await });
         }
+        let here = self.clone();
+        polls.spawn(async move { here.tell_reviews(&config.escalation).await });
         while polls.join_next().await.is_some() {}
         std::future::pending().await
     }

@@ -71,9 +71,7 @@ pub(crate) async fn escalations(
     State(app): State<App>,
     Params(params): Params<InboxParams>,
 ) -> Result<Json<Inbox>, ApiError> {
-    let Page { items, next } = escalation_page(&app.node, &params)?;
-    let reviews = app.node.consents().map(|consents| consents.reviews());
-    Ok(Json(Inbox { items, next, reviews: reviews.unwrap_or_default() }))
+    inbox(&app.node, &params).map(Json)
 }
 
 /// A page of escalations, and consent that waits for a person: one review of each callee at most.
@@ -128,13 +126,12 @@ pub(crate) async fn answer_review(
     }
 }
 
-/// A page of the escalation inbox.
-pub(crate) fn escalation_page(
-    node: &NodeHandle,
-    params: &InboxParams,
-) -> Result<Page<Escalation>, ApiError> {
+/// A page of the inbox.
+pub(crate) fn inbox(node: &NodeHandle, params: &InboxParams) -> Result<Inbox, ApiError> {
     let is_open = |escalation: &Escalation| escalation.acknowledged_at_ms.is_none();
-    params.page(node, Table::Escalation, is_open, |_, escalation| escalation)
+    let page = params.page(node, Table::Escalation, is_open, |_, escalation| escalation)?;
+    let reviews = node.consents().map(|consents| consents.reviews()).unwrap_or_default();
+    Ok(Inbox { items: page.items, next: page.next, reviews })
 }
 
 /// Acknowledge an escalation: the principal has seen it.
@@ -247,6 +244,8 @@ pub(crate) mod schema {
         lapsed: bool,
         /// What was answered; the callee does not know yet.
         approved: Option<bool>,
+        /// Whether the webhook sink took it.
+        delivered: bool,
     }
 
     /// One escalation, the same here, in the event stream and at the webhook.

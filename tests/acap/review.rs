@@ -241,3 +241,44 @@ async fn the_command_line_shows_answers_reconciles_and_withdraws() {
     bob.stop().await;
     alice.stop().await;
 }
+
+/// The webhook is told of a review until it takes it, and once it has, not again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_review_is_told_to_the_webhook() {
+    let world = World::new();
+    let heard = Arc::new(std::sync::Mutex::new(Vec::<Value>::new()));
+    let told = heard.clone();
+    let sink = axum::routing::post(async move |axum::Json(body): axum::Json<Value>| {
+        let mut told = told.lock().unwrap();
+        told.push(body);
+        match told.len() {
+            1 => axum::http::StatusCode::SERVICE_UNAVAILABLE,
+            _ => axum::http::StatusCode::OK,
+        }
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let mut served = tokio::task::JoinSet::new();
+    let router = axum::Router::new().route("/inbox", sink);
+    served.spawn(async move { drop(axum::serve(listener, router).await) });
+    let at_alice = alice(&world, "");
+    let mut at_bob = bob(&world, &at_alice, false, "accept = \"never\"\npoll_seconds = 3600");
+    at_bob.escalation.webhook_url = Some(format!("http://{at}/inbox").parse().unwrap());
+    let alice = Server::start(at_alice).await;
+    let bob = Server::start(at_bob).await;
+    let taken = async || (heard.lock().unwrap().len() == 2).then_some(());
+    eventually("the second try", taken).await;
+    let noted = async || open(&bob).await.pop().filter(|review| review["delivered"] == true);
+    let review = eventually("the note that it was taken", noted).await;
+    let bodies = heard.lock().unwrap().clone();
+    assert_eq!((&bodies[0]["kind"], &bodies[0]["id"]), (&json!("consent_review"), &review["id"]));
+    assert_eq!(bodies[0], bodies[1]);
+    let bob = Server::start(bob.crash()).await;
+    assert_eq!(open(&bob).await, [review.clone()]);
+    let path = format!("/v1/escalations/{}/answer", review["id"].as_str().unwrap());
+    assert_eq!(operator(&bob, &path, json!({ "approve": true })).await.0, 204);
+    assert!(acts(&ask(&bob, json!({})).await));
+    assert_eq!(heard.lock().unwrap().len(), 2, "it has taken it");
+    bob.stop().await;
+    alice.stop().await;
+}

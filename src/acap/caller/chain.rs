@@ -61,6 +61,9 @@ pub(super) struct Question {
     pub(super) at_ms: u64,
     #[serde(default)]
     pub(super) deadline_at_ms: u64,
+    /// Whether the webhook has taken it.
+    #[serde(default)]
+    pub(super) told: bool,
 }
 
 /// How far the chains are. Written with each change of them.

@@ -222,6 +222,7 @@ impl Caller {
                         id: format!("review-{}", random()?),
                         at_ms: now.at.as_ms(),
                         deadline_at_ms: now.at.after(callee.terms.answer).as_ms(),
+                        told: false,
                     },
                 };
                 return Err(self.ask(callee, chain, &now, question).await?);

@@ -85,11 +85,12 @@ pub(super) fn begin(machine: &mut Lifecycle, now: &Now<'_>, tier: Tier) -> Resul
 
 impl Question {
     /// For the inbox.
-    fn view(&self, callee: &AgentId, now_ms: u64) -> Value {
+    pub(super) fn view(&self, callee: &AgentId, now_ms: u64) -> Value {
         serde_json::json!({
             "id": self.id, "callee": callee, "policy_version": self.version, "reason": self.why,
             "claims": self.claims, "at_ms": self.at_ms, "deadline_at_ms": self.deadline_at_ms,
             "lapsed": self.has_lapsed(now_ms), "approved": self.answer,
+            "delivered": self.told,
         })
     }
 
@@ -195,6 +196,7 @@ impl Caller {
             tracing::warn!(callee = %callee.terms.callee, review = question.id, %refusal, "a person has to decide: `abhyasa escalations`");
             next.kept.question = Some(question);
             self.keep(callee, chain, next, Vec::new()).await?;
+            self.news.notify_one();
         } else {
             *chain = next; // asked before; where the machine stands is not kept
         }
