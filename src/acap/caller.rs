@@ -431,7 +431,7 @@ impl Caller {
             let now = self.now(callee, policy, capability.as_ref());
             let last = next.machine.latest(&event.claim_id);
             let step = next.machine.handle(&now, Input::Adhere(&event));
-            self.tell_event(&mut next, last, &event);
+            self.tell_event(callee, &mut next, last, &event);
             let _ = step.map_err(|refused| Refusal::new("event", refused.to_string()))?;
             let number = next.kept.events;
             writes.push(SideWrite {

@@ -24,7 +24,7 @@ use proto::record::{Cell, Role};
 use proto::store::ReadError;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -115,6 +115,8 @@ pub(crate) struct Issuer {
     scope: GovernedKey,
     kinds: Vec<Kind>,
     principals: BTreeMap<AgentId, AgentId>,
+    /// Peers that may be given these obligations.
+    told: BTreeSet<AgentId>,
     /// Counts changes of governed state.
     pub(super) governed: watch::Receiver<u64>,
 }
@@ -138,13 +140,15 @@ impl Issuer {
         governed: watch::Receiver<u64>,
     ) -> Result<Self, ReadError> {
         let wrong = |error: proto::id::IdError| ReadError(format!("acap.scope: {error}").into());
-        let peers = config.peers.iter();
+        let (peers, kind) = (config.peers.iter(), Kind::new(CONSENT).map_err(wrong)?);
+        let told = peers.clone().filter(|peer| peer.may_receive.contains(&kind));
         Ok(Self {
+            told: told.map(|peer| peer.id.clone()).collect(),
             calls,
             cells,
             shared,
             scope: GovernedKey::new(&config.acap.scope).map_err(wrong)?,
-            kinds: vec![Kind::new(CONSENT).map_err(wrong)?],
+            kinds: vec![kind],
             principals: peers.map(|peer| (peer.id.clone(), peer.principal.clone())).collect(),
             governed,
         })
@@ -161,6 +165,11 @@ impl Issuer {
             }
         }
         Ok(None)
+    }
+
+    /// Whether `callee` is a peer that may be given our decisions.
+    pub(super) fn tells(&self, callee: &AgentId) -> bool {
+        self.told.contains(callee)
     }
 
     /// The obligation that tells `callee` what `me` has decided.

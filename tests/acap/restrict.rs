@@ -211,3 +211,29 @@ async fn s7_a_principal_change_that_disputes_more_goes_under_custody() {
     bob.stop().await;
     alice.stop().await;
 }
+
+/// The obligation comes long after its document, and after another that permits: it changes nothing any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn ab_1_an_obligation_that_comes_after_its_event_changes_nothing() {
+    let world = World::new();
+    let at_alice = alice(&world, "");
+    let mut at_bob = bob(&world, &at_alice, false, "poll_seconds = 3600");
+    let address = at_bob.peers[0].address.take();
+    at_bob.peers[0].address = Some("127.0.0.1:9".parse().unwrap());
+    let alice = Server::start(at_alice).await;
+    let bob = Server::start(at_bob).await;
+    let profiling = json!({ "odrl:purpose": "behavioral_profiling" });
+    for (facts, code) in [(json!({}), 200), (profiling, 403), (json!({}), 200)] {
+        let (status, said) = operator(&bob, "/v1/consent/act", act(facts, &[])).await;
+        assert_eq!(status, code, "{said}");
+    }
+    assert_eq!(alice.call("analyse", json!({})).await, Ok(()));
+    let mut at_bob = bob.stop().await;
+    at_bob.peers[0].address = address;
+    let bob = Server::start(at_bob).await;
+    let told = async || applied(&bob, "acap-deny-").await.pop();
+    eventually("the obligation at Alice", told).await;
+    assert_eq!(alice.call("analyse", json!({})).await, Ok(()));
+    bob.stop().await;
+    alice.stop().await;
+}

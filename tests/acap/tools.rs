@@ -1,11 +1,12 @@
 //! Calls of MCP tools, held against the claims that the callee names for them, on standard input and output
 //! and at a local URL.
 
-use super::caller::{alice, bob};
-use super::{PROFILING, Server, USE};
+use super::caller::{alice, bob, operator};
+use super::{PROFILING, Server, USE, first, publish, second};
 use crate::common::{PATIENCE, World, eventually, id};
 use abhyasa::config::NodeConfig;
 use abhyasa::loopback::free_address;
+use abhyasa::proto::consent::PolicyDocument;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -159,4 +160,35 @@ async fn s4_a_tool_is_held_against_the_claims_that_the_callee_lists() {
         bob.stop().await;
         alice.stop().await;
     }
+}
+
+/// A server says beside its tools which policy holds: a newer one than ours is fetched before the call goes,
+/// though it is not time to look; one that the callee does not serve lets nothing go, and an older one was
+/// said before.
+#[tokio::test(flavor = "multi_thread")]
+async fn s7_the_policy_that_a_server_points_to_is_the_one_that_counts() {
+    let world = World::new();
+    let at_alice = alice(&world, "");
+    let at_bob = bob(&world, &at_alice, false, "poll_seconds = 3600");
+    let alice = Server::start(at_alice).await;
+    let bob = Server::start(at_bob).await;
+    let act = async |policy: &PolicyDocument| {
+        let (version, hash) = (&policy.version, &policy.document_hash);
+        let pointer = json!({ "version": version, "hash": hash });
+        let body = json!({ "callee": id("alice"), "call": "mcp:files/read", "policy": pointer });
+        operator(&bob, "/v1/consent/act", body).await
+    };
+    assert_eq!(act(&first()).await.0, 200);
+    let unserved = act(&second()).await;
+    assert_eq!((unserved.0, &unserved.1["error"]["code"]), (503, &json!("policy")), "{unserved:?}");
+    let at_alice = alice.stop().await;
+    publish(&world, &second());
+    let alice = Server::start(at_alice).await;
+    assert_eq!(act(&second()).await.0, 200);
+    let records = alice.entries("record").await;
+    assert_eq!(records.len(), 2, "{records:?}");
+    assert_eq!(records[1]["policy_version"], "2.0.0");
+    assert_eq!(act(&first()).await.0, 200, "said before");
+    bob.stop().await;
+    alice.stop().await;
 }

@@ -11,12 +11,19 @@ use proto::id::AgentId;
 impl Caller {
     /// In a node that has custody. Without it what is decided goes to the callee as documents only.
     pub(crate) fn under(self, custody: Issuer) -> Self {
+        for callee in self.callees.keys().filter(|callee| !custody.tells(callee)) {
+            tracing::warn!(%callee, "what we decide of its policy goes without custody: it is no peer that may receive anumati.consent");
+        }
         Self { custody: Some(custody), ..self }
+    }
+
+    fn tells(&self, callee: &AgentId) -> bool {
+        self.custody.as_ref().is_some_and(|custody| custody.tells(callee))
     }
 
     /// Notes which obligation goes before `record`, the next behind the head of `chain`.
     pub(super) fn tell_record(&self, chain: &mut Chain, record: &ConsentRecord) {
-        if self.custody.is_none() {
+        if !self.tells(&record.callee_agent_id) {
             return;
         }
         let document = record.record_id.to_string();
@@ -32,11 +39,12 @@ impl Caller {
     /// Notes which obligation goes before `event`. `last` was decided on its claim before.
     pub(super) fn tell_event(
         &self,
+        callee: &Callee,
         chain: &mut Chain,
         last: Option<AdherenceDecision>,
         event: &AdherenceEvent,
     ) {
-        if self.custody.is_none() {
+        if !self.tells(&callee.terms.callee) {
             return;
         }
         let (claim, document) = (Some(event.claim_id.clone()), event.event_id.to_string());
@@ -70,7 +78,7 @@ impl Caller {
                 match result {
                     Ok(_) => {}
                     Err(error @ IssueError::Full { .. }) => return Err(later(error.to_string())),
-                    // A callee that is no peer, or has no say in these kinds: it has the document alone.
+                    // By the configuration of the kind: it has the document alone.
                     Err(error) => {
                         tracing::warn!(callee = %id, %error, "a decision goes without custody");
                     }
