@@ -10,6 +10,20 @@ pub(super) const RUNNING_MAX: usize = 256;
 /// Progress tokens of calls that were ended, which still may be spoken of.
 const ENDED_MAX: usize = RUNNING_MAX;
 
+/// Methods that reach nothing of a server but what it says of itself (MCP 2025-11-25, 2026-07-28).
+const FREE: [&str; 10] = [
+    "initialize",
+    "ping",
+    "server/discover",
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/unsubscribe",
+    "logging/setLevel",
+    "tasks/cancel",
+];
+
 /// One call.
 #[derive(Debug)]
 pub(super) struct Running {
@@ -61,15 +75,28 @@ pub(super) fn wanted(server: &str, message: &Message) -> Option<Wanted> {
         "resources/read" | "resources/subscribe" => {
             format!("resource:{}", message.param("uri").unwrap_or_default())
         }
-        // Which resources, and which tools, is not looked at: whatever there is.
+        "completion/complete" => match completes(message) {
+            Some(name) => name,
+            None => return Some(Wanted::Any(format!("mcp:{server}/"))),
+        },
+        // Which resources is not looked at: whatever there is.
         "subscriptions/listen" => return Some(Wanted::Any(format!("mcp:{server}/resource:"))),
-        "tasks/cancel" => return None,
-        method if method.starts_with("tasks/") => {
-            return Some(Wanted::Any(format!("mcp:{server}/")));
-        }
-        _ => return None,
+        method if FREE.contains(&method) => return None,
+        // The tools of tasks, and what methods that are not known here reach, neither.
+        _ => return Some(Wanted::Any(format!("mcp:{server}/"))),
     };
     Some(Wanted::Named(format!("mcp:{server}/{name}")))
+}
+
+/// The prompt or resource whose arguments are to be completed.
+fn completes(message: &Message) -> Option<String> {
+    let of = message.params()?.get("ref")?;
+    let text = |member: &str| of.get(member).and_then(Value::as_str);
+    match text("type")? {
+        "ref/prompt" => text("name").map(|name| format!("prompt:{name}")),
+        "ref/resource" => text("uri").map(|uri| format!("resource:{uri}")),
+        _ => None,
+    }
 }
 
 /// Why a message is not passed: what it reaches is not what the gate would be asked about. A server may take a call
@@ -279,13 +306,24 @@ mod tests {
             "mcp:files/resource:file:///a"
         );
         assert_eq!(named("prompts/get", json!({ "name": "p" })).unwrap(), "mcp:files/prompt:p");
-        assert_eq!(named("tools/list", json!({})), None);
+        let prompt = json!({ "ref": { "type": "ref/prompt", "name": "p" } });
+        assert_eq!(named("completion/complete", prompt).unwrap(), "mcp:files/prompt:p");
+        let resource = json!({ "ref": { "type": "ref/resource", "uri": "file:///{a}" } });
+        assert_eq!(
+            named("completion/complete", resource).unwrap(),
+            "mcp:files/resource:file:///{a}"
+        );
         let any = |method: &str| {
             let value = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": {} });
             wanted("files", &Message::of(value).unwrap())
         };
         assert_eq!(any("tasks/result"), Some(Wanted::Any("mcp:files/".into())));
-        assert_eq!(any("tasks/cancel"), None);
+        for method in ["completion/complete", "vendor/run", "tools/calls", "tasks/get", ""] {
+            assert_eq!(any(method), Some(Wanted::Any("mcp:files/".into())), "{method}");
+        }
+        for method in FREE {
+            assert_eq!(any(method), None, "{method}");
+        }
         assert_eq!(any("subscriptions/listen"), Some(Wanted::Any("mcp:files/resource:".into())));
     }
 }
