@@ -373,6 +373,7 @@ impl Acap {
             capability: record.caller_capability_hash.clone(),
             principal: record.principal_id.clone(),
         };
+        self.check_principal(peer, &told)?;
         let rejects = record.decision == ConsentDecision::Rejected;
         if !rejects && let Some(obligation) = self.withdrawn(peer)? {
             return Err(calls::withdrawn(peer, &obligation));
@@ -460,7 +461,9 @@ impl Acap {
             return Err(Denial::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "full", what));
         }
         let mut next = book.clone();
-        self.look(peer, &mut next, &Told::of(&given.extra.0))?;
+        let told = Told::of(&given.extra.0);
+        self.check_principal(peer, &told)?;
+        self.look(peer, &mut next, &told)?;
         if let Some(obligation) = next.kept.withdrawn.clone() {
             if next.kept != book.kept {
                 self.keep(peer, book, next, Vec::new()).await?;

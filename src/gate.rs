@@ -278,7 +278,8 @@ impl Gate {
                 (Some(acap), Some(caller)) => {
                     acap.admit(caller, wanted, told).await.map_err(consent)
                 }
-                _ => Ok(()),
+                (Some(acap), None) => acap.admit_nobody(wanted).map_err(consent),
+                (None, _) => Ok(()),
             };
         };
         // Refused for another reason, the attempt is on record all the same.

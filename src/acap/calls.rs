@@ -80,7 +80,43 @@ impl Acap {
         wanted: &Wanted,
         told: &Told,
     ) -> Result<(), Denial> {
-        self.attempt(caller, wanted, told, None).await
+        let Err(denial) = self.check_principal(caller, told) else {
+            return self.attempt(caller, wanted, told, None).await;
+        };
+        let believed = Told { principal: None, ..told.clone() };
+        self.attempt(caller, wanted, &believed, Some(&denial.message)).await?;
+        Err(denial)
+    }
+
+    /// For whom a caller acts its `[[peers]]` table says, if that names somebody; then it may say nothing else.
+    pub(super) fn check_principal(&self, caller: &AgentId, told: &Told) -> Result<(), Denial> {
+        let known = self.principals.get(caller).filter(|known| *known != caller);
+        match (known, &told.principal) {
+            (Some(known), Some(said)) if said.as_str() != known.as_str() => {
+                let what = format!("{caller} says that it acts for {said}, and acts for {known}");
+                Err(Denial::forbidden("principal", what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a call may run of one who is no peer: the operator, by a token or since this machine is its own.
+    /// There is no chain that it could be put on record in.
+    pub(crate) fn admit_nobody(&self, wanted: &Wanted) -> Result<(), Denial> {
+        if self.config.acap.local_callers || self.config.api.token_file.is_some() {
+            return Ok(());
+        }
+        let claims = self.claims(wanted);
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let what = "who calls without a token is nobody that could have consented; fix: call as a peer, or set local_callers = true in [acap]";
+        let mut denial = Denial::forbidden("consent_required", what);
+        let named = claims.iter().take(proto::consent::CLAIMS_NAMED_MAX);
+        denial.claims =
+            named.map(|claim| (claim.to_string(), "without consent".to_owned())).collect();
+        denial.claims_count = claims.len();
+        Err(self.hint(denial))
     }
 
     /// Puts on record that a call was refused for another reason than consent.

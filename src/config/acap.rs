@@ -50,6 +50,9 @@ section! {
         /// Whether the agent card has usage_policy also at its top level, where the protocol's first
         /// implementation looks for it. A2A's schema of the card knows no such member.
         usage_policy_in_card: bool = false;
+        /// Whether who calls the agent from this machine without a token is the operator, who needs no consent. Else
+        /// what claims govern is only for peers, and for who has the token of [api], if one is set.
+        local_callers: bool = false;
         /// Callers whose consent is kept. The consent of a further one is refused.
         callers_max: usize = 10_000, 1 => 1_000_000;
         /// Records in the chain of one caller. A further one is refused.

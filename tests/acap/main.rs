@@ -11,6 +11,7 @@ mod chains;
 mod crashes;
 mod custody;
 mod demo;
+mod faults;
 mod page;
 mod policy;
 mod reference;
@@ -254,6 +255,11 @@ impl Server {
 
     /// Calls a skill as Bob; `meta` goes beside it.
     async fn call(&self, skill: &str, meta: Value) -> Result<(), Value> {
+        self.call_as(Some(BOB), skill, meta).await
+    }
+
+    /// The same by who shows `token`.
+    async fn call_as(&self, token: Option<&str>, skill: &str, meta: Value) -> Result<(), Value> {
         let mut metadata = meta;
         metadata["abhyasa.skill"] = json!(skill);
         let message = json!({
@@ -264,7 +270,12 @@ impl Server {
             "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": { "message": message },
         });
         let request = self.request(Method::POST, "/a2a").header("a2a-version", "1.0");
-        let (_, answer) = answer(request.json(&body).bearer_auth(BOB)).await;
+        let request = request.json(&body);
+        let request = match token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        let (_, answer) = answer(request).await;
         match answer.get("error") {
             Some(error) => {
                 let data = error["data"][0]["metadata"]["acap"].as_str();
