@@ -286,6 +286,11 @@ impl A2a {
         let turn = record.turn;
         let (caller, wanted) =
             (peer_of(&record.scope), wanted_of(&record, self.config.a2a.skills_believed));
+        if let (Work::Turn, Some(wanted)) = (&record.work, &wanted)
+            && let Err(refusal) = self.gate.still(caller.as_ref(), wanted).await
+        {
+            return self.withhold(&live, &refusal).await;
+        }
         let done = async {
             match record.work {
                 Work::None => Ok(()),

@@ -290,6 +290,18 @@ impl Gate {
         Err(refusal)
     }
 
+    /// Whether a call that was let in may begin now, having waited.
+    pub(crate) async fn still(
+        &self,
+        caller: Option<&AgentId>,
+        wanted: &Wanted,
+    ) -> Result<(), Refusal> {
+        match (&self.acap, caller) {
+            (Some(acap), Some(caller)) => acap.still(caller, wanted).await.map_err(consent),
+            _ => self.check(caller, wanted),
+        }
+    }
+
     /// Tells of changes of governed state.
     pub(crate) fn changes(&self) -> Changes {
         let mut changes = self.changes.clone();

@@ -47,6 +47,24 @@ pub(super) fn withdrawn(caller: &AgentId, obligation: &str) -> Denial {
     Denial::forbidden("withdrawn", what).with("obligation_id", obligation)
 }
 
+/// A refusal in the words of who is refused.
+fn why(caller: &AgentId, book: &Book, claims: &[ClaimId], refused: Refused) -> Denial {
+    match (&book.kept.withdrawn, refused) {
+        (Some(obligation), Refused::NoConsent { .. }) => withdrawn(caller, obligation),
+        // All of them: none is consented to.
+        (_, refused @ Refused::NoConsent { .. }) => without(refused.into(), claims),
+        (_, refused) => refused.into(),
+    }
+}
+
+/// That none of these claims is consented to.
+fn without(mut denial: Denial, claims: &[ClaimId]) -> Denial {
+    let named = claims.iter().take(proto::consent::CLAIMS_NAMED_MAX);
+    denial.claims = named.map(|claim| (claim.to_string(), "without consent".to_owned())).collect();
+    denial.claims_count = claims.len();
+    denial
+}
+
 impl Acap {
     /// The claims that govern a call; where it does not say what it wants, those of all it may reach.
     pub(crate) fn claims(&self, wanted: &Wanted) -> Vec<ClaimId> {
@@ -111,12 +129,7 @@ impl Acap {
             return Ok(());
         }
         let what = "who calls without a token is nobody that could have consented; fix: call as a peer, or set local_callers = true in [acap]";
-        let mut denial = Denial::forbidden("consent_required", what);
-        let named = claims.iter().take(proto::consent::CLAIMS_NAMED_MAX);
-        denial.claims =
-            named.map(|claim| (claim.to_string(), "without consent".to_owned())).collect();
-        denial.claims_count = claims.len();
-        Err(self.hint(denial))
+        Err(self.hint(without(Denial::forbidden("consent_required", what), &claims)))
     }
 
     /// Puts on record that a call was refused for another reason than consent.
@@ -150,30 +163,12 @@ impl Acap {
         let mut next = book.clone();
         self.look(caller, &mut next, told)?;
         let claims = self.claims(wanted);
-        let kept = next.kept.clone();
         let refused = match elsewhere {
             Some(_) => None,
-            None => match next.machine.handle(&self.now(&kept), Input::Invoke(&claims)) {
-                Ok(_) => self.restricted(caller, &kept, &claims)?,
-                Err(refused) => Some(refused),
-            },
+            None => self.judged(caller, &mut next, &claims)?,
         };
         let event = self.event(&next, call, &claims, refused.as_ref(), elsewhere)?;
-        let denial = refused.map(|refused| match (&next.kept.withdrawn, refused) {
-            (Some(obligation), Refused::NoConsent { .. }) => withdrawn(caller, obligation),
-            (_, refused @ Refused::NoConsent { .. }) => {
-                let mut denial = Denial::from(refused);
-                // All of them: none is consented to.
-                denial.claims = claims
-                    .iter()
-                    .take(proto::consent::CLAIMS_NAMED_MAX)
-                    .map(|claim| (claim.to_string(), "without consent".to_owned()))
-                    .collect();
-                denial.claims_count = claims.len();
-                denial
-            }
-            (_, refused) => refused.into(),
-        });
+        let denial = refused.map(|refused| why(caller, &next, &claims, refused));
         let attempt = Attempt {
             at: event.as_ref().map_or_else(|| self.clock.now().into(), |e| e.timestamp.clone()),
             call: call.clone(),
@@ -208,6 +203,34 @@ impl Acap {
                 Err(self.hint(denial.with("event_id", id).with("attempt", number)))
             }
         }
+    }
+
+    /// Why a call of these claims is refused as the chains are, if it is.
+    //= S1 S4 S7
+    pub(super) fn judged(
+        &self,
+        caller: &AgentId,
+        next: &mut Book,
+        claims: &[ClaimId],
+    ) -> Result<Option<Refused>, Denial> {
+        let kept = next.kept.clone();
+        match next.machine.handle(&self.now(&kept), Input::Invoke(claims)) {
+            Ok(_) => self.restricted(caller, &kept, claims),
+            Err(refused) => Ok(Some(refused)),
+        }
+    }
+
+    /// Whether a call that was let in may begin, though it waited, or the node was started anew. A refusal is on
+    /// record when this returns.
+    pub(crate) async fn still(&self, caller: &AgentId, wanted: &Wanted) -> Result<(), Denial> {
+        let claims = self.claims(wanted);
+        let told = Told::default();
+        let mut book = self.book(caller).await?.clone();
+        self.look(caller, &mut book, &told)?;
+        let Some(refused) = self.judged(caller, &mut book, &claims)? else { return Ok(()) };
+        let denial = why(caller, &book, &claims, refused);
+        self.denied(caller, wanted, &told, &denial.message).await?;
+        Err(self.hint(denial))
     }
 
     /// The event of one attempt; none, if there is no record that it could rest on (S3).

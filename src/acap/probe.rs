@@ -3,7 +3,6 @@
 use super::{Acap, Denial, Told};
 use crate::gate::Wanted;
 use crate::node::NodeHandle;
-use proto::consent::Input;
 use proto::id::AgentId;
 use serde_json::Value;
 
@@ -15,8 +14,7 @@ impl Acap {
         let mut next = book.clone();
         self.look(caller, &mut next, told)?;
         let claims = self.claims(wanted);
-        let kept = next.kept.clone();
-        let refused = next.machine.handle(&self.now(&kept), Input::Invoke(&claims)).err();
+        let refused = self.judged(caller, &mut next, &claims)?;
         let call = match wanted {
             Wanted::Named(call) | Wanted::Any(call) => call,
         };

@@ -1,8 +1,11 @@
 //! Ways around consent that are none.
 
-use super::{PROFILING, Server, USE, blocking, code, config, event, first, private, record};
-use crate::common::{World, id};
-use serde_json::json;
+use super::{
+    BOB, PROFILING, Server, USE, blocking, code, config, event, first, private, publish, record,
+    second,
+};
+use crate::common::{World, eventually, id};
+use serde_json::{Value, json};
 
 const OPERATOR: &str = "token-of-the-operator-0123456789";
 
@@ -55,5 +58,63 @@ async fn s7_a_caller_acts_for_whom_its_table_names() {
     let attempts = server.entries("attempt").await;
     let decisions: Vec<_> = attempts.iter().map(|attempt| attempt["decision"].clone()).collect();
     assert_eq!(decisions, ["deny", "permit"], "what was refused is on record");
+    server.stop().await;
+}
+
+/// Asks for a turn that takes long, or waits behind one that does; gives its task.
+async fn slow(server: &Server, name: &str) -> String {
+    let message = json!({
+        "messageId": name, "role": "ROLE_USER", "parts": [{ "text": "hello" }],
+        "metadata": { "abhyasa.skill": "book", "abhyasa.echo": { "delay_ms": 40_000 } },
+    });
+    let params = json!({ "message": message, "configuration": { "returnImmediately": true } });
+    let answer = server.rpc(Some(BOB), "SendMessage", params).await;
+    answer["result"]["task"]["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
+
+/// Waits until a task is in a state, and gives its status.
+async fn status(server: &Server, task: &str, state: &str) -> Value {
+    eventually(state, async || {
+        let found = server.rpc(Some(BOB), "GetTask", json!({ "id": task })).await;
+        let status = &found["result"]["status"];
+        (status["state"] == state).then(|| status.clone())
+    })
+    .await
+}
+
+/// A turn that waited for a place needs consent as it begins, and so does one that is begun anew after a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn s7_what_waited_begins_by_consent_that_holds_then() {
+    let world = World::new();
+    let mut config = config(&world, "");
+    config.a2a.running_max = 1;
+    let server = Server::start(config).await;
+    server.consent(&record("r-1", None, &first(), &[], json!({}))).await;
+    server.adhere(&event("e-1", None, "r-1", USE, "permit", json!({}))).await;
+    let running = slow(&server, "m-1").await;
+    status(&server, &running, "TASK_STATE_WORKING").await;
+    let waiting = slow(&server, "m-2").await;
+    status(&server, &waiting, "TASK_STATE_SUBMITTED").await;
+    server.adhere(&event("e-2", Some("e-1"), "r-1", USE, "deny", json!({}))).await;
+    status(&server, &running, "TASK_STATE_WORKING").await; // it is let finish
+    let canceled = server.rpc(Some(BOB), "CancelTask", json!({ "id": running })).await;
+    assert!(canceled.get("error").is_none(), "{canceled}");
+    let ended = status(&server, &waiting, "TASK_STATE_CANCELED").await;
+    let withheld = &ended["message"]["metadata"]["abhyasa.withheld"]["acap"];
+    assert_eq!(withheld["code"], "claims_blocked", "{ended}");
+    assert_eq!(blocking(withheld), [USE]);
+    let attempts = server.entries("attempt").await;
+    let decisions: Vec<_> = attempts.iter().map(|attempt| attempt["decision"].clone()).collect();
+    assert_eq!(decisions, ["permit", "permit", "deny"], "that it was refused is on record");
+
+    server.adhere(&event("e-3", Some("e-2"), "r-1", USE, "permit", json!({}))).await;
+    let again = slow(&server, "m-3").await;
+    status(&server, &again, "TASK_STATE_WORKING").await;
+    let config = server.crash();
+    publish(&world, &second());
+    let server = Server::start(config).await;
+    let ended = status(&server, &again, "TASK_STATE_CANCELED").await;
+    let withheld = &ended["message"]["metadata"]["abhyasa.withheld"]["acap"];
+    assert_eq!(withheld["code"], "consent_stale", "{ended}");
     server.stop().await;
 }

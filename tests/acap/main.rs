@@ -253,6 +253,18 @@ impl Server {
         items.iter().filter(|item| item["kind"] == kind).map(|item| item[kind].clone()).collect()
     }
 
+    /// Asks the agent by its protocol.
+    async fn rpc(&self, token: Option<&str>, method: &str, params: Value) -> Value {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let request = self.request(Method::POST, "/a2a").header("a2a-version", "1.0");
+        let request = request.json(&body);
+        let request = match token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        answer(request).await.1
+    }
+
     /// Calls a skill as Bob; `meta` goes beside it.
     async fn call(&self, skill: &str, meta: Value) -> Result<(), Value> {
         self.call_as(Some(BOB), skill, meta).await
@@ -266,16 +278,7 @@ impl Server {
             "messageId": "m", "role": "ROLE_USER", "parts": [{ "text": "hello" }],
             "metadata": metadata,
         });
-        let body = json!({
-            "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": { "message": message },
-        });
-        let request = self.request(Method::POST, "/a2a").header("a2a-version", "1.0");
-        let request = request.json(&body);
-        let request = match token {
-            Some(token) => request.bearer_auth(token),
-            None => request,
-        };
-        let (_, answer) = answer(request).await;
+        let answer = self.rpc(token, "SendMessage", json!({ "message": message })).await;
         match answer.get("error") {
             Some(error) => {
                 let data = error["data"][0]["metadata"]["acap"].as_str();
