@@ -87,6 +87,36 @@ async fn a_relay_that_is_not_there_is_said_to_lack_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_ends_in_its_setup_is_begun_once_more() {
+    let world = World::new();
+    let (endpoint, address) = crate::wire::endpoint(&world);
+    let ca = world.path().join("relay-ca.pem");
+    std::fs::write(&ca, world.ca.cert_pem()).unwrap();
+    let relay = tokio::spawn(async move {
+        let mut seen = 0;
+        while let Some(incoming) = endpoint.accept().await {
+            seen += 1;
+            let connection = incoming.await.unwrap();
+            connection.close(3u32.into(), b"");
+            if seen == 2 {
+                break;
+            }
+        }
+        endpoint.wait_idle().await;
+        seen
+    });
+    let check = tokio::task::spawn_blocking(move || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_abhyasa"));
+        command.args(["moq", "relay-check", &format!("moqt://{address}/"), "--ca"]).arg(&ca);
+        command.args(["--json", "--only", "setup"]).output().unwrap()
+    });
+    let report: Value = serde_json::from_slice(&check.await.unwrap().stdout).unwrap();
+    let saw = report["findings"][0]["saw"].as_str().unwrap();
+    assert!(saw.contains("closed by peer: 3; before: SETUP"), "{report}");
+    assert_eq!(relay.await.unwrap(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_demo_keeps_its_promises_through_a_relay() {
     for kind in Kind::all() {
         let program = kind.program().unwrap();
