@@ -9,6 +9,8 @@ use std::process::{Command, Output};
 
 /// Checks that wait until a relay's idle timeout is over; `tests/moq/relays.sh` asks for them too.
 const SLOW: [&str; 2] = ["publisher-silent", "publisher-129th"];
+/// What the document says of a check that does not end alike in each run.
+const VARIES: &str = "varies";
 /// Environment variable under which the slow checks run too.
 const SLOW_VARIABLE: &str = "ABHYASA_TEST_SLOW";
 
@@ -55,8 +57,11 @@ async fn relays_can_do_what_the_document_says() {
             })
             .collect();
         assert_eq!(found.len(), asked.len(), "{found:?}");
+        let differs = |check: &str, verdict: &str| {
+            documented[check] != verdict && documented[check] != VARIES
+        };
         let other: Vec<_> =
-            found.iter().filter(|(check, (verdict, _))| documented[**check] != *verdict).collect();
+            found.iter().filter(|(check, (verdict, _))| differs(check, verdict)).collect();
         let (name, log) = (kind.name(), relay.log());
         let end = log.char_indices().rev().nth(4_000).map_or(0, |(at, _)| at);
         assert!(
