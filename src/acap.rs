@@ -15,8 +15,10 @@ pub mod jws;
 pub mod keys;
 mod line;
 pub mod log;
+pub(crate) mod operator;
 mod page;
 mod probe;
+mod restrict;
 
 use crate::a2a::log::{Failing, Log};
 use crate::clock::Clock;
@@ -47,6 +49,7 @@ pub use caller::{Action, Caller, Permit, Pointer, PolicyError, Refusal, Signer, 
 pub(crate) use calls::Told;
 pub(crate) use denial::Denial;
 pub use line::AcapError;
+pub(crate) use restrict::Issuer;
 
 /// Whose revocation withdraws consent, on the papers' wire.
 const CONSENT: &str = "anumati.consent";
@@ -224,7 +227,7 @@ impl Acap {
             next.kept.ended = Some(why);
         }
         if next.machine.state().is_live()
-            && let Some(obligation) = self.withdrawn(caller)?
+            && let Some(obligation) = self.ended_by(caller, &next.kept)?
         {
             next.end(self.pair(caller), always(&self.config), obligation);
         }
@@ -273,11 +276,10 @@ impl Acap {
                 if at % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1 {
                     tokio::task::yield_now().await; // the reads block
                 }
-                if !matches!(self.withdrawn(&caller), Ok(Some(_))) {
-                    continue;
-                }
                 let Ok(book) = self.book(&caller).await else { continue };
-                if !book.machine.state().is_live() {
+                if !book.machine.state().is_live()
+                    || !matches!(self.ended_by(&caller, &book.kept), Ok(Some(_)))
+                {
                     continue;
                 }
                 let mut next = book.clone();
@@ -401,6 +403,7 @@ impl Acap {
         next.kept.first_attempt = next.kept.attempts;
         next.kept.ended = None;
         next.kept.withdrawn = None;
+        self.hear_record(peer, &mut next.kept, &record)?;
         next.head = Some(record.clone());
         let write = SideWrite {
             table: SideTable::AcapRecord,
@@ -481,6 +484,7 @@ impl Acap {
             }
         };
         next.kept.events = number + 1;
+        self.hear_event(peer, &mut next.kept, &event)?;
         next.last = Some(event.clone());
         let write = SideWrite {
             table: SideTable::AcapEvent,

@@ -82,6 +82,7 @@ routes! { operator_routes OPERATOR {
     get "/v1/terminal" => lists::terminal;
     get "/v1/escalations" => operator::escalations;
     post "/v1/escalations/{id}/ack" => operator::ack_escalation;
+    post "/v1/escalations/{id}/answer" => operator::answer_review;
     get "/v1/reconciliation" => operator::reconciliation;
     post "/v1/reconciliation/{number}/resolve" => operator::resolve;
     get "/v1/authorizations" => cells::authorizations;
@@ -136,10 +137,15 @@ fn routes_of_mcp(app: &App) -> Router {
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::own_origin))
 }
 
-/// Our own consent to callees, for operators.
+/// Consent, ours to callees and that of callers, for operators.
 fn routes_of_consent(app: &App) -> Router {
-    let Some(consents) = app.node.consents() else { return Router::new() };
-    crate::acap::caller::http::router(consents.clone())
+    let consents = app.node.consents().cloned();
+    if consents.is_none() && app.node.acap().is_none() {
+        return Router::new();
+    }
+    consents
+        .map_or_else(Router::new, crate::acap::caller::http::router)
+        .merge(crate::acap::operator::router(app.node.clone()))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::operator))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::no_browser))
 }

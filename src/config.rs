@@ -19,7 +19,7 @@ mod sections;
 
 pub use acap::{AcapConfig, AcapMode, POLICY_CLAIMS_MAX, PolicyClaims};
 pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
-pub use consent::{Accept, CONSENT_CALLEES_MAX, ConsentTo, Decides, IntendedUse};
+pub use consent::{Accept, CONSENT_CALLEES_MAX, ConsentTo, Decides, IntendedUse, Review};
 pub use error::{CONFIG_LEN_MAX, ConfigError};
 pub use gate::{CallPattern, GATE_CALLS_MAX, GATE_RULES_MAX, GatePrincipal, GateRule};
 pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};

@@ -5,7 +5,7 @@
 
 use crate::a2a::moqt::Front;
 use crate::a2a::{A2a, A2aError, Around};
-use crate::acap::{Acap, AcapError, Caller, Terms};
+use crate::acap::{Acap, AcapError, Caller, Issuer, Terms};
 use crate::api::h3::EXCESSIVE_LOAD;
 use crate::binding::http::HttpPeers;
 use crate::binding::quic::Context;
@@ -375,7 +375,10 @@ impl Builder {
             let (failing, failed) = oneshot::channel();
             let (me, clock) = (config.id.clone(), clock.clone());
             let caller = Caller::open_in(me, terms, &*storage, clock, None, failing)?;
-            (Some(Arc::new(caller)), Some(failed))
+            let governed = router.governed.subscribe();
+            let (calls, cells, shared) = (calls.clone(), storage.clone(), shared.clone());
+            let custody = Issuer::new(&config, calls, cells, shared, governed)?;
+            (Some(Arc::new(caller.under(custody))), Some(failed))
         };
         if let Some(consents) = &consents {
             tasks.spawn(consents.clone().run(config.clone()));

@@ -10,6 +10,7 @@ use proto::consent::{
 use proto::id::AgentId;
 use proto::store::ReadError;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Entries read at a time when the chains are recovered.
 const RECOVER_COUNT: usize = 1_024;
@@ -35,6 +36,10 @@ pub(super) struct Kept {
     /// What the caller last said it is, and for whom it acts.
     pub(super) capability: Option<ContentHash>,
     pub(super) principal: Option<PrincipalId>,
+    /// Obligations by which the caller took back what a later document answers: by claim, and by "" for the
+    /// record.
+    #[serde(default)]
+    pub(super) heard: BTreeMap<String, String>,
 }
 
 /// What is known of one caller.

@@ -4,24 +4,28 @@
 //! What is said to a callee is on our disk first, and is sent again as it is until it is answered.
 
 mod chain;
+mod custody;
 mod decide;
 pub(crate) mod http;
 mod outbox;
 mod policy;
 mod reconcile;
 mod refusal;
+mod review;
+mod sink;
 mod way;
 
 use super::AcapError;
+use super::Issuer;
 use super::book::{json, key};
 use crate::a2a::log::{Failing, Log};
 use crate::clock::Clock;
-use crate::config::{Accept, ConsentTo, Decides, IntendedUse, NodeConfig, read_token};
+use crate::config::{Accept, ConsentTo, Decides, IntendedUse, NodeConfig, Review, read_token};
 use crate::driver::DriverError;
 use crate::peers::Dial;
 use crate::store::{SideTable, SideWrite, Storage};
 use axum::http::Method;
-use chain::{Chain, Entry};
+use chain::{Chain, Entry, Question};
 use proto::consent::{
     AdherenceDecision, Anchored, CapabilityManifest, CheckError, ClaimId, ClaimParser, ContentHash,
     Context, EventId, Finding, Input, Now, OdrlParser, Pair, PrincipalId, Request,
@@ -34,7 +38,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 pub use policy::{Pointer, PolicyError};
@@ -84,6 +88,10 @@ pub struct Terms {
     pub valid: Duration,
     /// How old the policy may be that an action is held against, as we last saw it.
     pub fresh: Duration,
+    /// Which changes of a policy wait for a person.
+    pub review: Review,
+    /// How long she has to answer. Then what she was asked stays refused.
+    pub answer: Duration,
 }
 
 /// Something that is about to be done with a callee.
@@ -113,6 +121,8 @@ struct Callee {
     capability: Mutex<Option<ContentHash>>,
     chain: tokio::sync::Mutex<Chain>,
     seen: Mutex<Seen>,
+    /// What a person is asked, as it is in the chain.
+    asked: Mutex<Option<Question>>,
 }
 
 /// What is known of the callee's policy since the start.
@@ -143,6 +153,9 @@ pub struct Caller {
     callees: BTreeMap<AgentId, Callee>,
     parser: Box<dyn ClaimParser + Send + Sync>,
     signer: Option<Arc<dyn Signer>>,
+    custody: Option<Issuer>,
+    /// There is something to ask a person.
+    news: tokio::sync::Notify,
 }
 
 impl fmt::Debug for Caller {
@@ -182,6 +195,8 @@ impl Terms {
             uses: table.uses.clone(),
             valid: Duration::from_secs(table.valid_seconds),
             fresh: Duration::from_secs(table.poll_seconds),
+            review: table.review,
+            answer: Duration::from_secs(table.answer_seconds),
         })
     }
 }
@@ -230,12 +245,15 @@ impl Caller {
         let mut callees = BTreeMap::new();
         for terms in terms {
             let pair = Pair { caller: me.clone(), callee: terms.callee.clone() };
-            let chain = tokio::sync::Mutex::new(Chain::recover(log.disk(), &pair)?);
+            let chain = Chain::recover(log.disk(), &pair)?;
+            let asked = Mutex::new(chain.kept.question.clone());
+            let chain = tokio::sync::Mutex::new(chain);
             let capability = Mutex::new(terms.capability.clone());
             let seen = Mutex::default();
-            callees.insert(terms.callee.clone(), Callee { terms, capability, chain, seen });
+            callees.insert(terms.callee.clone(), Callee { terms, capability, chain, seen, asked });
         }
-        Ok(Self { me, clock, log, callees, parser: Box::new(OdrlParser), signer })
+        let (parser, custody, news) = (Box::new(OdrlParser), None, tokio::sync::Notify::new());
+        Ok(Self { me, clock, log, callees, parser, signer, custody, news })
     }
 
     /// With another parser of claims.
@@ -284,6 +302,8 @@ impl Caller {
         let place = self.log.place(writes).await.map_err(|_| Refusal::store())?;
         place.commit(|| {}).durable().await.map_err(|_| Refusal::store())?;
         *chain = next;
+        let mut asked = callee.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.clone_from(&chain.kept.question);
         Ok(())
     }
 
@@ -330,7 +350,12 @@ impl Caller {
             let Some(told) = self.flush(callee, &mut chain).await? else {
                 continue; // consent has ended meanwhile
             };
-            return self.decided(callee, &chain, &action, &findings, from, &told);
+            let permit = self.decided(callee, &chain, &action, &findings, from, &told)?;
+            // It may have come meanwhile.
+            self.check_withdrawn(callee, &mut chain).await?;
+            if chain.machine.state().is_live() {
+                return Ok(permit);
+            }
         }
         let what =
             format!("consent to the policy of {} ended {ATTEMPTS_MAX} times", callee.terms.callee);
@@ -406,7 +431,9 @@ impl Caller {
             }
             let capability = self.capability(callee);
             let now = self.now(callee, policy, capability.as_ref());
+            let last = next.machine.latest(&event.claim_id);
             let step = next.machine.handle(&now, Input::Adhere(&event));
+            self.tell_event(callee, &mut next, last, &event);
             let _ = step.map_err(|refused| Refusal::new("event", refused.to_string()))?;
             let number = next.kept.events;
             writes.push(SideWrite {
@@ -524,6 +551,8 @@ impl Caller {
             let (here, config, callee) = (self.clone(), config.clone(), callee.clone());
             polls.spawn(async move { here.poll(&callee, &config).await });
         }
+        let here = self.clone();
+        polls.spawn(async move { here.tell_reviews(&config.escalation).await });
         while polls.join_next().await.is_some() {}
         std::future::pending().await
     }
@@ -545,8 +574,26 @@ impl Caller {
                 Ok(()) => {}
                 Err(refusal) => tracing::info!(%callee, %refusal, "no consent"),
             }
-            tokio::time::sleep(Duration::from_secs(table.poll_seconds)).await;
+            let over = tokio::time::sleep(Duration::from_secs(table.poll_seconds));
+            tokio::pin!(over);
+            // What is withdrawn meanwhile ends at once, and is given anew when that is lifted.
+            let mut governed = self.custody.as_ref().map(|custody| custody.governed.clone());
+            let stood = self.is_withdrawn(callee);
+            while self.is_withdrawn(callee) == stood {
+                tokio::select! {
+                    () = &mut over => break,
+                    () = changed(&mut governed) => {}
+                }
+            }
         }
+    }
+}
+
+/// Waits for a change of governed state.
+async fn changed(governed: &mut Option<watch::Receiver<u64>>) {
+    let Some(changes) = governed else { return std::future::pending().await };
+    if changes.changed().await.is_err() {
+        std::future::pending().await // the node is gone
     }
 }
 

@@ -117,7 +117,10 @@ impl Acap {
         let kept = next.kept.clone();
         let refused = match elsewhere {
             Some(_) => None,
-            None => next.machine.handle(&self.now(&kept), Input::Invoke(&claims)).err(),
+            None => match next.machine.handle(&self.now(&kept), Input::Invoke(&claims)) {
+                Ok(_) => self.restricted(caller, &kept, &claims)?,
+                Err(refused) => Some(refused),
+            },
         };
         let event = self.event(&next, call, &claims, refused.as_ref(), elsewhere)?;
         let denial = refused.map(|refused| match (&next.kept.withdrawn, refused) {

@@ -86,6 +86,7 @@ impl From<Refused> for Denial {
             Refused::Blocked { .. } => (StatusCode::FORBIDDEN, "claims_blocked"),
             Refused::Capability { .. } => (StatusCode::CONFLICT, "capability"),
             Refused::Principal { .. } => (StatusCode::CONFLICT, "principal"),
+            Refused::Expired { .. } => (StatusCode::CONFLICT, "expired"),
             Refused::Record { fault, .. } => match fault {
                 RecordFault::Version { .. } => (StatusCode::CONFLICT, "policy_version"),
                 RecordFault::Hash { .. } => (StatusCode::CONFLICT, "policy_hash"),
@@ -109,6 +110,9 @@ impl From<Refused> for Denial {
         };
         let mut denial = Self::new(status, code, message);
         match refused {
+            Refused::NoConsent { why: Some(why), .. } => {
+                denial = denial.with("reconsent_trigger", why.as_str());
+            }
             Refused::Blocked { claims, count } => {
                 let named = claims.into_iter();
                 denial.claims =

@@ -23,6 +23,7 @@ use utoipa::{Modify, OpenApi};
         lists::terminal,
         operator::escalations,
         operator::ack_escalation,
+        operator::answer_review,
         operator::reconciliation,
         operator::resolve,
         cells::authorizations,

@@ -58,28 +58,80 @@ impl InboxParams {
 
 /// The escalation inbox: obligations not confirmed applied in time, oldest first.
 ///
-/// Each has its fail-safe applied to this node's own state, unless a newer decision stands.
+/// Each has its fail-safe applied to this node's own state, unless a newer decision stands. Beside them is
+/// consent that waits for a person: it blocks the calls it is about.
 #[utoipa::path(
     get,
     path = "/v1/escalations",
     tag = "inbox",
     params(InboxParams),
-    responses((status = 200, description = "a page", body = Page<schema::Escalation>), (status = 400, body = ErrorBody))
+    responses((status = 200, description = "a page", body = schema::Inbox), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn escalations(
     State(app): State<App>,
     Params(params): Params<InboxParams>,
-) -> Result<Json<Page<Escalation>>, ApiError> {
-    escalation_page(&app.node, &params).map(Json)
+) -> Result<Json<Inbox>, ApiError> {
+    inbox(&app.node, &params).map(Json)
 }
 
-/// A page of the escalation inbox.
-pub(crate) fn escalation_page(
-    node: &NodeHandle,
-    params: &InboxParams,
-) -> Result<Page<Escalation>, ApiError> {
+/// A page of escalations, and consent that waits for a person: one review of each callee at most.
+#[derive(Debug, Serialize)]
+pub(crate) struct Inbox {
+    items: Vec<Escalation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    reviews: Vec<serde_json::Value>,
+}
+
+/// A person's answer.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnswerBody {
+    /// Whether the policy is consented to as it is. If not, it is rejected.
+    approve: bool,
+}
+
+/// Answer a review: consent to a policy that waits for a person.
+#[utoipa::path(
+    post,
+    path = "/v1/escalations/{id}/answer",
+    tag = "inbox",
+    params(("id" = String, Path, description = "id of the review")),
+    request_body = AnswerBody,
+    responses(
+        (status = 204, description = "answered; the callee is told now, or when it is reached"),
+        (status = 403, description = "answered, and the callee does not take it", body = ErrorBody),
+        (status = 404, description = "no such review waits for an answer", body = ErrorBody),
+    )
+)]
+pub(crate) async fn answer_review(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    body: JsonBytes,
+) -> Result<StatusCode, ApiError> {
+    let AnswerBody { approve } = body.parse()?;
+    let Some(consents) = app.node.consents() else {
+        return Err(ApiError::not_found(format!("no review {id} waits for an answer")));
+    };
+    match consents.answer_review(&id, approve).await {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(refusal) if refusal.code() == "not_asked" => {
+            Err(ApiError::not_found(refusal.to_string()))
+        }
+        // The answer is on the disk.
+        Err(refusal) if refusal.is_temporary() => Ok(StatusCode::NO_CONTENT),
+        Err(refusal) => {
+            Err(ApiError::new(StatusCode::FORBIDDEN, refusal.code(), refusal.to_string()))
+        }
+    }
+}
+
+/// A page of the inbox.
+pub(crate) fn inbox(node: &NodeHandle, params: &InboxParams) -> Result<Inbox, ApiError> {
     let is_open = |escalation: &Escalation| escalation.acknowledged_at_ms.is_none();
-    params.page(node, Table::Escalation, is_open, |_, escalation| escalation)
+    let page = params.page(node, Table::Escalation, is_open, |_, escalation| escalation)?;
+    let reviews = node.consents().map(|consents| consents.reviews()).unwrap_or_default();
+    Ok(Inbox { items: page.items, next: page.next, reviews })
 }
 
 /// Acknowledge an escalation: the principal has seen it.
@@ -164,6 +216,37 @@ pub(crate) async fn resolve(
 pub(crate) mod schema {
     #![expect(dead_code, reason = "described, never made")]
     use utoipa::ToSchema;
+
+    /// A page of the inbox.
+    #[derive(ToSchema)]
+    pub(crate) struct Inbox {
+        /// Oldest first. May hold fewer than `limit` although more follow.
+        items: Vec<Escalation>,
+        /// Give this as `after` to go on; absent at the end.
+        next: Option<String>,
+        /// Consent that waits for a person; the same on every page.
+        reviews: Vec<Review>,
+    }
+
+    /// Consent to the policy of a callee, which is not for a rule to give.
+    #[derive(ToSchema)]
+    pub(crate) struct Review {
+        id: String,
+        callee: String,
+        policy_version: String,
+        reason: String,
+        claims: Vec<String>,
+        /// When it was asked, unix milliseconds.
+        at_ms: u64,
+        /// Until when it may be answered, unix milliseconds; then it stays refused.
+        deadline_at_ms: u64,
+        /// Whether that is over.
+        lapsed: bool,
+        /// What was answered; the callee does not know yet.
+        approved: Option<bool>,
+        /// Whether the webhook sink took it.
+        delivered: bool,
+    }
 
     /// One escalation, the same here, in the event stream and at the webhook.
     #[derive(ToSchema)]

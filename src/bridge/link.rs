@@ -37,6 +37,8 @@ pub(crate) struct Far {
     server: String,
     /// What calls are held against before they go.
     consent: Option<Arc<Consent>>,
+    /// Whether they were, before they come here.
+    held: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -63,12 +65,24 @@ impl Far {
             Over::Moqt => Way::Moqt(Arc::new(Client::new(dial, peer.clone(), address))),
         };
         let consent = Consent::of(config, &peer, &server)?.map(Arc::new);
-        Ok(Self { way, peer, server, consent })
+        Ok(Self { way, peer, server, consent, held: false })
     }
 
     /// Whether a message may go to the server by our consent; if not, what its sender is answered.
     pub(crate) async fn hold(&self, message: &mut Message) -> Option<Message> {
-        self.consent.as_ref()?.hold(message).await
+        self.consent.as_ref().filter(|_| !self.held)?.hold(message).await
+    }
+
+    /// The same for what was held before: nothing is put on record twice.
+    pub(super) fn held(&self) -> Self {
+        Self { held: true, ..self.clone() }
+    }
+
+    /// Learns from the answer to a call of `method` what the callee says of its policy.
+    pub(crate) fn hear(&self, method: &str, answer: &Message) {
+        if let Some(consent) = &self.consent {
+            consent.hear(method, answer);
+        }
     }
 
     /// Begins a session.

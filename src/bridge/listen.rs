@@ -129,7 +129,7 @@ struct Way {
 impl Way {
     fn open(far: &Far, of_one: bool) -> Self {
         let (todo, asked) = mpsc::channel(ASKED_MAX);
-        tokio::spawn(channel::run(far.clone(), of_one, asked)); // it ends when nobody can ask
+        tokio::spawn(channel::run(far.held(), of_one, asked)); // it ends when nobody can ask
         Self { todo, used: Arc::new(Mutex::new(Instant::now())) }
     }
 

@@ -133,6 +133,11 @@ impl Message {
         self.members.get_mut("result")?.get_mut("tools")?.as_array_mut()
     }
 
+    /// A member of the result.
+    pub(crate) fn result(&self, name: &str) -> Option<&Value> {
+        self.members.get("result")?.get(name)
+    }
+
     pub(crate) fn params(&self) -> Option<&Map<String, Value>> {
         self.members.get("params")?.as_object()
     }

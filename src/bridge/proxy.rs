@@ -108,8 +108,8 @@ struct Proxy {
     far: Far,
     link: Option<Link>,
     opening: Opening,
-    /// Calls that are not answered, by id.
-    running: BTreeMap<String, Value>,
+    /// Calls that are not answered, by id, and their methods.
+    running: BTreeMap<String, (Value, String)>,
     /// What waits for room on the way to the server.
     pending: Option<(Message, Vec<u8>)>,
     /// What waits for the client.
@@ -168,9 +168,9 @@ impl Proxy {
             line = message.to_vec();
         }
         let opens = matches!(&message.form, Form::Request { method, .. } if method == "initialize");
-        let id = match message.form {
-            Form::Request { id, .. } => Some(id),
-            _ => None,
+        let (id, method) = match message.form {
+            Form::Request { id, method } => (Some(id), method),
+            _ => (None, String::new()),
         };
         if self.link.as_ref().is_some_and(|link| link.to.is_closed()) {
             self.lose();
@@ -194,7 +194,7 @@ impl Proxy {
                 self.answer(&id, Code::Unavailable, "the way to the server broke");
             }
         } else if let Some(id) = id {
-            self.running.insert(id.to_string(), id);
+            self.running.insert(id.to_string(), (id, method));
         }
     }
 
@@ -213,7 +213,9 @@ impl Proxy {
         if let Ok(message) = Message::parse(&line)
             && let Form::Response { id } = &message.form
         {
-            self.running.remove(&id.to_string());
+            if let Some((_, method)) = self.running.remove(&id.to_string()) {
+                self.far.hear(&method, &message);
+            }
             over = message.error_code() == Some(Code::Lost as i64);
         }
         self.answers.push_back(line);
@@ -230,7 +232,7 @@ impl Proxy {
             }
         }
         let what = "the way to the server broke: whether the call ran is not known";
-        for id in std::mem::take(&mut self.running).into_values() {
+        for (id, _) in std::mem::take(&mut self.running).into_values() {
             self.answer(&id, Code::Lost, what);
         }
     }

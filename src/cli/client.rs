@@ -108,7 +108,7 @@ impl Client {
         self.send(Method::GET, path, &[], None, None).await
     }
 
-    /// Up to `limit` items of a list: `{"items":[…],"next":…}`.
+    /// Up to `limit` items of a list: `{"items":[…],"next":…}`, and what else its last page has.
     pub(super) async fn list(
         &self,
         path: &[&str],
@@ -127,11 +127,11 @@ impl Client {
             }
             after = page.get("next").and_then(Value::as_str).map(str::to_owned);
             if after.is_none() || items.len() >= limit {
-                let mut all = serde_json::json!({ "items": items });
-                if let (Some(after), Some(all)) = (after, all.as_object_mut()) {
-                    all.insert("next".to_owned(), after.into());
+                // What is beside the items is the same on every page, or where the next begins.
+                if let Some(members) = page.as_object_mut() {
+                    members.insert("items".to_owned(), items.into());
                 }
-                return Ok(all);
+                return Ok(page);
             }
         }
     }

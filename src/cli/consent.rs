@@ -45,6 +45,33 @@ pub(super) enum ConsentCommand {
         /// The callee.
         callee: AgentId,
     },
+    /// Withdraw our consent to a callee's policy: here at once, there under custody.
+    Withdraw(OneArgs),
+    /// Revoke the consent of a caller to our policy, in the same way.
+    Revoke(OneArgs),
+    /// Lift what was withdrawn or revoked, so that consent may be given anew. Best-effort.
+    Grant(OneArgs),
+}
+
+/// Whose consent, and by which obligation.
+#[derive(Debug, clap::Args)]
+pub(super) struct OneArgs {
+    /// The other party, a peer.
+    peer: AgentId,
+    /// Id of the obligation [default: a random one].
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+}
+
+impl OneArgs {
+    async fn tell(self, client: &Client, word: &str, json: bool) -> anyhow::Result<ExitCode> {
+        let body = serde_json::json!({ "peer": self.peer, "obligation_id": self.id });
+        let path = ["v1", "consent", word];
+        let issued = client.post(&path, &[], Some(&body), Duration::ZERO).await?;
+        let text = if json { issued.to_string() } else { super::issue::told(&issued, None) };
+        output::line(&text);
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 /// What is asked of an export.
@@ -102,6 +129,9 @@ impl ConsentCommand {
                     Client::find(global)?.post(&path, &[], Some(&body), Duration::ZERO).await?;
                 Ok(told(&found, json))
             }
+            Self::Withdraw(of) => of.tell(&Client::find(global)?, "withdraw", json).await,
+            Self::Revoke(of) => of.tell(&Client::find(global)?, "revoke", json).await,
+            Self::Grant(of) => of.tell(&Client::find(global)?, "grant", json).await,
             Self::Hash { file } => hash(&file, json),
             Self::Verify(args) => args.run(json),
         }

@@ -4,7 +4,7 @@ use super::client::Client;
 use super::output;
 use super::read::PageArgs;
 use clap::{Args, Subcommand, ValueEnum};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Which part of an inbox.
@@ -44,12 +44,27 @@ pub(super) enum EscalationCommand {
         #[arg(required = true)]
         ids: Vec<String>,
     },
+    /// Answer a review: consent to a policy that waits for a person.
+    #[command(group = clap::ArgGroup::new("answer").required(true))]
+    Answer {
+        /// Its id.
+        id: String,
+        /// Consent to the policy as it is.
+        #[arg(long, group = "answer")]
+        approve: bool,
+        /// Reject it.
+        #[arg(long, group = "answer")]
+        reject: bool,
+    },
 }
 
 impl EscalationArgs {
     pub(super) async fn run(&self, client: &Client, json: bool) -> anyhow::Result<()> {
         let list = match &self.command {
             Some(EscalationCommand::Ack { ids }) => return ack(client, ids, json).await,
+            Some(EscalationCommand::Answer { id, approve, .. }) => {
+                return answer(client, id, *approve, json).await;
+            }
             Some(EscalationCommand::List(list)) => list,
             None => &self.list,
         };
@@ -64,9 +79,36 @@ impl EscalationArgs {
             ("APPLIED", "safe_action_applied"),
             ("ACKNOWLEDGED", "acknowledged_at_ms"),
         ];
-        output::list(json, &list.fetch(client, "escalations").await?, &columns, "no escalations");
+        let page = list.fetch(client, "escalations").await?;
+        output::list(json, &page, &columns, "no escalations");
+        let reviews = page.get("reviews").and_then(Value::as_array).map(Vec::as_slice);
+        if let Some(reviews) = reviews.filter(|reviews| !json && !reviews.is_empty()) {
+            let columns = [
+                ("AT", "at_ms"),
+                ("REVIEW", "id"),
+                ("CALLEE", "callee"),
+                ("POLICY", "policy_version"),
+                ("REASON", "reason"),
+                ("CLAIMS", "claims"),
+                ("UNTIL", "deadline_at_ms"),
+                ("LAPSED", "lapsed"),
+            ];
+            output::line(&format!("\n{}", output::table(&columns, reviews)));
+        }
         Ok(())
     }
+}
+
+async fn answer(client: &Client, id: &str, approve: bool, json: bool) -> anyhow::Result<()> {
+    let body = json!({ "approve": approve });
+    let path = ["v1", "escalations", id, "answer"];
+    client.post(&path, &[], Some(&body), Duration::ZERO).await?;
+    let text = if approve { "approved" } else { "rejected" };
+    output::line(&match json {
+        true => json!({ "id": id, "approve": approve }).to_string(),
+        false => format!("{id}: {text}"),
+    });
+    Ok(())
 }
 
 async fn ack(client: &Client, ids: &[String], json: bool) -> anyhow::Result<()> {

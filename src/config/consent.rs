@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 pub const CONSENT_CALLEES_MAX: usize = 1_024;
 /// Seconds a record may hold.
 const VALID_SECONDS_MAX: u64 = 10 * 366 * 86_400;
+/// Seconds a person has to answer.
+const ANSWER_SECONDS_MAX: u64 = 366 * 86_400;
 /// Seconds between two looks at a policy.
 const POLL_SECONDS_MAX: u64 = 86_400;
 
@@ -28,6 +30,17 @@ pub enum Accept {
     Listed,
     /// None.
     Never,
+}
+
+/// Which changes of a policy that was consented to wait for a person (Anumati §6.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Review {
+    /// Those that take away or change a claim, or come under other laws; what is only added does not.
+    #[default]
+    Tiered,
+    /// Also those that add a prohibition or an obligation.
+    Material,
 }
 
 /// Who decides on an action.
@@ -78,6 +91,10 @@ pub struct ConsentTo {
     pub valid_seconds: u64,
     /// Seconds between two looks at the policy.
     pub poll_seconds: u64,
+    /// Which changes wait for a person.
+    pub review: Review,
+    /// Seconds she has to answer.
+    pub answer_seconds: u64,
 }
 
 /// The table as written.
@@ -101,6 +118,9 @@ pub(crate) struct ConsentTable {
     uses: Vec<IntendedUse>,
     valid_seconds: Option<u64>,
     poll_seconds: Option<u64>,
+    #[serde(default)]
+    review: Review,
+    answer_seconds: Option<u64>,
 }
 
 pub(crate) fn check(
@@ -178,6 +198,12 @@ impl ConsentTable {
                 "poll_seconds",
                 self.poll_seconds.unwrap_or(60),
                 POLL_SECONDS_MAX,
+            )?,
+            review: self.review,
+            answer_seconds: within(
+                "answer_seconds",
+                self.answer_seconds.unwrap_or(86_400),
+                ANSWER_SECONDS_MAX,
             )?,
         })
     }

@@ -140,6 +140,9 @@ const CONSENT: &str = r##"
 #   uses = [{ action = "odrl:use", asset = "a2a:task_output" }]  what we intend; claims against it are disputed
 #   valid_seconds = 2592000                  how long a record holds
 #   poll_seconds = 60                        how often the policy is looked at
+#   review = "tiered"                        which changes of it wait for a person: what takes away or changes
+#                                            a claim; "material": also a prohibition or an obligation more
+#   answer_seconds = 86400                   how long she has to answer; then it stays refused
 "##;
 
 const MCP_SERVERS: &str = r##"

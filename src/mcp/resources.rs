@@ -4,7 +4,7 @@ use super::{Caller, unknown_resource};
 use crate::api::cells::{CellParams, authorization_page};
 use crate::api::error::ApiError;
 use crate::api::lists::{PageParams, pending_page};
-use crate::api::operator::{InboxParams, escalation_page};
+use crate::api::operator::{InboxParams, inbox};
 use crate::node::NodeHandle;
 use axum::http::{StatusCode, Uri};
 use rmcp::ErrorData;
@@ -109,9 +109,7 @@ pub(super) fn read(node: &NodeHandle, uri: &str) -> Result<ReadResourceResult, E
         Topic::Pending => {
             text(pending_page(node.store(), &PageParams { after, ..Default::default() }))
         }
-        Topic::Escalations => {
-            text(escalation_page(node, &InboxParams { after, ..Default::default() }))
-        }
+        Topic::Escalations => text(inbox(node, &InboxParams { after, ..Default::default() })),
         Topic::Authorizations => {
             text(authorization_page(node.store(), &CellParams { after, ..Default::default() }))
         }

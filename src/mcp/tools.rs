@@ -10,7 +10,7 @@ use crate::api::cells::{CheckParams, CheckView, check_cells};
 use crate::api::error::ApiError;
 use crate::api::issue::{IssuedView, issue_draft, unready};
 use crate::api::lists::{PageParams, pending_page};
-use crate::api::operator::{InboxParams, escalation_page, schema as records};
+use crate::api::operator::{InboxParams, inbox, schema as records};
 use crate::api::transfer::{StatusParams, StatusView, TransferView, find, find_for};
 use axum::http::StatusCode;
 use proto::polarity::PolarityError;
@@ -90,9 +90,9 @@ static TOOLS: LazyLock<[Tool; 9]> = LazyLock::new(|| {
         tool::<InboxParams>(
             "list_escalations",
             Does::Reads,
-            schema::of_page::<records::Escalation>(),
+            schema::of::<records::Inbox>(),
             "Obligations that were not confirmed in time and wait for a person, oldest first, with the \
-             fail-safe that was applied.",
+             fail-safe that was applied; and consent that waits for a person.",
         ),
         tool::<AcknowledgeArgs>(
             "acknowledge_escalation",
@@ -204,7 +204,7 @@ async fn run(
             let judgement = node.registry().judge(&obligation).map_err(unjudged)?;
             value(SafeView::new(judgement, &obligation))
         }
-        "list_escalations" => value(escalation_page(node, &parse::<InboxParams>(arguments)?)?),
+        "list_escalations" => value(inbox(node, &parse::<InboxParams>(arguments)?)?),
         "acknowledge_escalation" => {
             let AcknowledgeArgs { obligation_id } = parse(arguments)?;
             node.ack_escalation(obligation_id.clone()).await??;

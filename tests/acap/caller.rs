@@ -7,8 +7,8 @@ use super::{
 };
 use crate::common::{World, id, peer_toml};
 use abhyasa::acap::{Action, Caller, Terms, Way};
-use abhyasa::clock::SystemClock;
-use abhyasa::config::{Accept, Decides, HttpUrl, NodeConfig};
+use abhyasa::clock::{Clock, SystemClock};
+use abhyasa::config::{Accept, Decides, HttpUrl, NodeConfig, Review};
 use abhyasa::loopback::free_address;
 use abhyasa::proto::consent::{ContentHash, Context};
 use abhyasa::proto::time::Time;
@@ -20,19 +20,19 @@ use axum::response::IntoResponse as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Alice, the callee, and what Bob's configuration says of her.
-fn alice(world: &World, more: &str) -> NodeConfig {
+pub(super) fn alice(world: &World, more: &str) -> NodeConfig {
     let mut alice = config(world, more);
     alice.quic.listen = free_address().unwrap();
     alice
 }
 
 /// Bob, whose agent is Alice's. `more` belongs to `[[consent]]`.
-fn bob(world: &World, alice: &NodeConfig, over_http3: bool, more: &str) -> NodeConfig {
+pub(super) fn bob(world: &World, alice: &NodeConfig, over_http3: bool, more: &str) -> NodeConfig {
     let token = world.path().join("bob-shows.token");
     std::fs::write(&token, BOB).unwrap();
     private(&token);
@@ -52,7 +52,7 @@ fn bob(world: &World, alice: &NodeConfig, over_http3: bool, more: &str) -> NodeC
 }
 
 /// Has Bob's agent, which is Alice's, called by a client of his: the task.
-async fn ask(bob: &Server, facts: Value) -> Value {
+pub(super) async fn ask(bob: &Server, facts: Value) -> Value {
     let message = json!({
         "messageId": "m", "role": "ROLE_USER", "parts": [{ "text": "hello" }],
         "metadata": { "abhyasa.skill": "analyse", "acap/context": facts },
@@ -64,11 +64,11 @@ async fn ask(bob: &Server, facts: Value) -> Value {
     answer["result"]["task"].clone()
 }
 
-async fn operator(bob: &Server, path: &str, body: Value) -> (u16, Value) {
+pub(super) async fn operator(bob: &Server, path: &str, body: Value) -> (u16, Value) {
     answer(bob.request(Method::POST, path).json(&body)).await
 }
 
-async fn status(bob: &Server) -> Value {
+pub(super) async fn status(bob: &Server) -> Value {
     answer(bob.request(Method::GET, "/v1/consent")).await.1["items"][0].clone()
 }
 
@@ -168,9 +168,12 @@ async fn what_is_not_understood_waits_for_a_person() {
         (&json!(USE), &Value::Null),
         "asked still"
     );
-    let yes = json!({ "callee": id("alice"), "approve": true });
-    let (code, said) = operator(&bob, "/v1/consent/answer", yes).await;
-    assert_eq!(code, 200, "{said}");
+    let review = super::review::open(&bob).await.remove(0);
+    assert_eq!((&review["claims"][0], &review["lapsed"]), (&json!(USE), &json!(false)));
+    let path = format!("/v1/escalations/{}/answer", review["id"].as_str().unwrap());
+    let (code, said) = operator(&bob, &path, json!({ "approve": true })).await;
+    assert_eq!(code, 204, "{said}");
+    assert!(super::review::open(&bob).await.is_empty());
     let records = alice.entries("record").await;
     assert_eq!(records[0]["parsed_claims"][0]["understood"], false);
     let held = ask(&bob, json!({})).await;
@@ -330,11 +333,21 @@ type Posted = (String, Vec<u8>);
 
 /// Stands between a caller and a callee: passes on what comes, and is told what to do with answers.
 #[derive(Clone)]
-struct Between {
+pub(super) struct Between {
     to: String,
     http: reqwest::Client,
+    pub(super) at: std::net::SocketAddr,
     /// Paths and bodies of what was posted.
-    heard: Arc<Mutex<Vec<Posted>>>,
+    pub(super) heard: Arc<Mutex<Vec<Posted>>>,
+    /// What is posted does not arrive.
+    pub(super) cuts: Arc<AtomicBool>,
+    /// Who asks for the callee's copy waits for a place.
+    copies: Arc<tokio::sync::Semaphore>,
+    /// The callee's copy has no end. How many of its pages were asked for.
+    floods: Arc<AtomicBool>,
+    pages: Arc<AtomicU64>,
+    /// What the next event is answered in place of the callee.
+    says: Arc<Mutex<Option<(u16, Value)>>>,
     /// Answers to what is posted are lost.
     loses: Arc<AtomicBool>,
     /// The callee's copy is told with another decision.
@@ -356,6 +369,24 @@ async fn pass(
     if posts {
         between.heard.lock().unwrap().push((uri.path().to_owned(), body.to_vec()));
     }
+    if posts && between.cuts.load(Ordering::SeqCst) {
+        return StatusCode::BAD_GATEWAY.into_response();
+    }
+    if uri.path() == "/acap/adherence"
+        && let Some((status, says)) = between.says.lock().unwrap().take()
+    {
+        return (StatusCode::from_u16(status).unwrap(), says.to_string()).into_response();
+    }
+    if uri.path().starts_with("/acap/audit") {
+        drop(between.copies.acquire().await.unwrap());
+        let page = between.pages.fetch_add(1, Ordering::SeqCst);
+        if between.floods.load(Ordering::SeqCst) {
+            let record = json!({ "record_id": format!("r-{page}") });
+            let item = json!({ "kind": "record", "number": page, "record": record });
+            let page = json!({ "items": [item], "next": format!("record-{}", page + 1) });
+            return page.to_string().into_response();
+        }
+    }
     let response = request.body(body.to_vec()).send().await.unwrap();
     let status = StatusCode::from_u16(response.status().as_u16()).unwrap();
     let mut text = response.text().await.unwrap();
@@ -368,44 +399,65 @@ async fn pass(
     (status, text).into_response()
 }
 
+impl Between {
+    /// Serves before `alice`, as long as the set lives.
+    pub(super) async fn before(alice: &NodeConfig) -> (Self, tokio::task::JoinSet<()>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let between = Self {
+            to: format!("http://{}", alice.api.listen),
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            at: listener.local_addr().unwrap(),
+            heard: Arc::default(),
+            cuts: Arc::default(),
+            copies: Arc::new(tokio::sync::Semaphore::new(1)),
+            floods: Arc::default(),
+            pages: Arc::default(),
+            says: Arc::default(),
+            loses: Arc::default(),
+            lies: Arc::default(),
+        };
+        let router = axum::Router::new().fallback(pass).with_state(between.clone());
+        let mut served = tokio::task::JoinSet::new();
+        served.spawn(async move { drop(axum::serve(listener, router).await) });
+        (between, served)
+    }
+}
+
 /// A callee, what stands before it, and the terms of a caller that uses the library.
-struct Stage {
+pub(super) struct Stage {
     world: World,
-    alice: Server,
-    between: Between,
-    at: std::net::SocketAddr,
+    pub(super) alice: Server,
+    pub(super) between: Between,
     _served: tokio::task::JoinSet<()>,
 }
 
 impl Stage {
-    async fn set() -> Self {
+    pub(super) async fn set() -> Self {
         let world = World::new();
         let alice = Server::start(alice(&world, "")).await;
-        let between = Between {
-            to: format!("http://{}", alice.config.api.listen),
-            http: alice.http.clone(),
-            heard: Arc::default(),
-            loses: Arc::default(),
-            lies: Arc::default(),
-        };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap();
-        let router = axum::Router::new().fallback(pass).with_state(between.clone());
-        let mut served = tokio::task::JoinSet::new();
-        served.spawn(async move { drop(axum::serve(listener, router).await) });
-        Self { world, alice, between, at, _served: served }
+        let (between, served) = Between::before(&alice.config).await;
+        Self { world, alice, between, _served: served }
     }
 
     /// The caller's store, opened as after a crash.
-    async fn caller(&self) -> Arc<Caller> {
+    pub(super) async fn caller(&self) -> Arc<Caller> {
+        self.caller_on(Arc::new(SystemClock::starting_at_least(Time::default())), |_| ()).await
+    }
+
+    /// The same, on another clock and under other terms.
+    pub(super) async fn caller_on(
+        &self,
+        clock: Arc<dyn Clock>,
+        change: impl FnOnce(&mut Terms),
+    ) -> Arc<Caller> {
         let (dir, me) = (self.world.path().join("library"), id("bob"));
         let options = StoreOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20 };
         let store =
             super::eventually("the store", async || FjallStore::open(&dir, &me, &options).ok())
                 .await;
-        let url: HttpUrl = HttpUrl::try_from(format!("http://{}/", self.at)).unwrap();
+        let url: HttpUrl = HttpUrl::try_from(format!("http://{}/", self.between.at)).unwrap();
         let facts = [("odrl:purpose".to_owned(), "booking".to_owned())];
-        let terms = Terms {
+        let mut terms = Terms {
             callee: id("alice"),
             way: Way::http(url, Some(BOB.to_owned())).unwrap(),
             accept: Accept::Understood,
@@ -417,8 +469,10 @@ impl Stage {
             uses: Vec::new(),
             valid: Duration::from_secs(3_600),
             fresh: Duration::from_secs(3_600),
+            review: Review::Tiered,
+            answer: Duration::from_secs(60),
         };
-        let clock = Arc::new(SystemClock::starting_at_least(Time::default()));
+        change(&mut terms);
         Arc::new(Caller::open(me, vec![terms], &store, clock, None).unwrap())
     }
 
@@ -427,7 +481,7 @@ impl Stage {
     }
 }
 
-fn analyse() -> Action {
+pub(super) fn analyse() -> Action {
     Action { call: "a2a:analyse".into(), claims: None, facts: BTreeMap::new() }
 }
 
@@ -521,14 +575,78 @@ async fn reconciliation_sends_again_what_the_callee_lacks() {
     caller.act(&id("alice"), analyse()).await.unwrap();
     caller.act(&id("alice"), analyse()).await.unwrap();
     let had = stage.alice.entries("event").await;
-    let Stage { alice, between, at, _served, world } = stage;
+    let Stage { alice, between, _served, world } = stage;
     let at_alice = alice.stop().await;
     std::fs::remove_dir_all(&at_alice.data_dir).unwrap();
     let alice = Server::start(at_alice).await;
-    let stage = Stage { alice, between, at, _served, world };
+    let stage = Stage { alice, between, _served, world };
     let found = caller.reconcile(&id("alice")).await.unwrap();
     assert_eq!((&found["resent"], &found["differences_count"]), (&json!(5), &json!(0)), "{found}");
     assert_eq!(stage.alice.entries("event").await, had);
+    caller.stop().await;
+    stage.alice.stop().await;
+}
+
+/// The callee refuses an event, and says why: the next record says the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn s7_consent_is_given_anew_for_the_reason_that_the_callee_names() {
+    let stage = Stage::set().await;
+    let caller = stage.caller().await;
+    caller.act(&id("alice"), analyse()).await.unwrap();
+    let stale = |trigger: &str| json!({ "code": "consent_stale", "reconsent_trigger": trigger });
+    let cases = [
+        (403, stale("EXPIRY"), "EXPIRY"),
+        (403, stale("CAPABILITY_CHANGE"), "CAPABILITY_CHANGE"),
+        (403, json!({ "code": "consent_stale" }), "POLICY_BUMP"),
+        (409, json!({ "code": "principal" }), "PRINCIPAL_CHANGE"),
+        (409, json!({ "code": "capability" }), "CAPABILITY_CHANGE"),
+        (429, json!({ "code": "full" }), "EXPIRY"),
+    ];
+    for (count, (status, error, trigger)) in (1..).zip(cases) {
+        *stage.between.says.lock().unwrap() = Some((status, json!({ "error": error })));
+        caller.act(&id("alice"), analyse()).await.unwrap();
+        let records = stage.alice.entries("record").await;
+        assert_eq!(records.len(), 1 + count, "{error}");
+        assert_eq!(records[count]["reconsent_trigger"], trigger, "{error}");
+    }
+    // Of withdrawn consent it is given none anew until that is lifted.
+    let withdrawn = json!({ "error": { "code": "withdrawn" } });
+    *stage.between.says.lock().unwrap() = Some((403, withdrawn));
+    let refused = caller.act(&id("alice"), analyse()).await.unwrap_err();
+    assert_eq!(refused.code(), "withdrawn", "{refused}");
+    caller.stop().await;
+    stage.alice.stop().await;
+}
+
+/// A callee that takes its time over its copy holds up the reconciliation, and no action; what is said
+/// meanwhile is no difference. One whose copy has no end is found out after a hundred differences.
+#[tokio::test(flavor = "multi_thread")]
+async fn bd1_actions_do_not_wait_for_a_reconciliation() {
+    let stage = Stage::set().await;
+    let caller = stage.caller().await;
+    caller.act(&id("alice"), analyse()).await.unwrap();
+    let held = stage.between.copies.clone().acquire_owned().await.unwrap();
+    let reconciles = {
+        let caller = caller.clone();
+        tokio::spawn(async move { caller.reconcile(&id("alice")).await })
+    };
+    for _ in 0..3 {
+        caller.act(&id("alice"), analyse()).await.unwrap();
+    }
+    assert!(!reconciles.is_finished());
+    drop(held);
+    let found = reconciles.await.unwrap().unwrap();
+    assert_eq!(
+        (&found["differences_count"], &found["events"], &found["events_there"]),
+        (&json!(0), &json!(8), &json!(8)),
+        "{found}"
+    );
+    stage.between.pages.store(0, Ordering::SeqCst);
+    stage.between.floods.store(true, Ordering::SeqCst);
+    let found = caller.reconcile(&id("alice")).await.unwrap();
+    assert_eq!(found["differences_count"], 100, "{found}");
+    assert!(stage.between.pages.load(Ordering::SeqCst) <= 101);
+    assert_eq!(caller.act(&id("alice"), analyse()).await.unwrap_err().code(), "diverged");
     caller.stop().await;
     stage.alice.stop().await;
 }

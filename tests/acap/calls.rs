@@ -86,7 +86,9 @@ async fn s7_a_new_version_of_the_policy_blocks_until_there_is_new_consent() {
     let refused = server.call("book", json!({})).await.unwrap_err();
     assert_eq!((&refused["code"], blocking(&refused)), (&json!("consent_stale"), vec![USE]));
     let late = event("e-2", Some("e-1"), "r-1", USE, "permit", json!({}));
-    assert_eq!(code(&server.adhere(&late).await), (403, "consent_stale"));
+    let late = server.adhere(&late).await;
+    assert_eq!(code(&late), (403, "consent_stale"));
+    assert_eq!(late.1["error"]["reconsent_trigger"], "POLICY_BUMP");
     let trigger = json!({ "reconsent_trigger": "POLICY_BUMP" });
     assert_eq!(server.consent(&record("r-2", Some("r-1"), &second(), &[], trigger)).await.0, 201);
     let refused = server.call("book", json!({})).await.unwrap_err();

@@ -14,6 +14,9 @@ mod demo;
 mod page;
 mod policy;
 mod reference;
+mod restrict;
+mod review;
+mod tools;
 
 use abhyasa::api;
 use abhyasa::config::NodeConfig;

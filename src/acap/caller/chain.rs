@@ -1,6 +1,7 @@
 //! Our own copy of the chains with one callee, and what of them the callee has not taken yet.
 
 use super::super::book::{json, key, number};
+use super::super::restrict::{Due, Word, name_of};
 use super::policy::Line;
 use crate::a2a::log::Disk;
 use crate::store::{SideTable, SideWrite};
@@ -11,11 +12,14 @@ use proto::consent::{
 use proto::id::AgentId;
 use proto::store::ReadError;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Events read at a time when a trail is recovered.
 const RECOVER_COUNT: usize = 1_024;
+/// Where policies of a callee are kept: the latest, and the one that was consented to last.
+pub(super) const LATEST: u64 = 0;
+pub(super) const AGREED: u64 = 1;
 /// Documents that one callee refused; the oldest make room.
 const REFUSED_MAX: u64 = 10_000;
 
@@ -49,6 +53,17 @@ pub(super) struct Question {
     pub(super) claims: Vec<ClaimId>,
     /// What was answered.
     pub(super) answer: Option<bool>,
+    /// By which it is answered in the inbox.
+    #[serde(default)]
+    pub(super) id: String,
+    /// When it was asked, and until when it may be answered; unix milliseconds.
+    #[serde(default)]
+    pub(super) at_ms: u64,
+    #[serde(default)]
+    pub(super) deadline_at_ms: u64,
+    /// Whether the webhook has taken it.
+    #[serde(default)]
+    pub(super) told: bool,
 }
 
 /// How far the chains are. Written with each change of them.
@@ -67,6 +82,31 @@ pub(super) struct Kept {
     pub(super) question: Option<Question>,
     /// What the callee's copy has that ours has not: nothing goes on until it is settled.
     pub(super) diverged: Option<String>,
+    /// The obligation that withdrew the last record.
+    #[serde(default)]
+    pub(super) withdrawn: Option<String>,
+    /// By which obligations consent was or was not withdrawn when the last record was made.
+    #[serde(default)]
+    pub(super) decided: Option<Vec<String>>,
+    /// Obligations to be issued before anything of the outbox is sent; one for a claim at most.
+    #[serde(default)]
+    pub(super) due: VecDeque<Due>,
+    /// Claims, and "" for the record, that obligations of ours restrict.
+    #[serde(default)]
+    pub(super) restricted: BTreeSet<String>,
+}
+
+impl Kept {
+    /// Has an obligation issued, and no other of that claim any more.
+    pub(super) fn tell(&mut self, due: Due) {
+        let name = name_of(due.claim.as_ref()).to_owned();
+        match due.word {
+            Word::Grant => self.restricted.remove(&name),
+            _ => self.restricted.insert(name),
+        };
+        self.due.retain(|other| other.claim != due.claim);
+        self.due.push_back(due);
+    }
 }
 
 /// What is known of one callee.
@@ -77,6 +117,8 @@ pub(super) struct Chain {
     pub(super) last: Option<AdherenceEvent>,
     pub(super) kept: Kept,
     pub(super) line: Option<Arc<Line>>,
+    /// The policy that was consented to last.
+    pub(super) agreed: Option<Arc<Line>>,
     /// Claims of each skill, as the card says; none, if there is no card.
     pub(super) skills: Option<Arc<BTreeMap<String, Vec<ClaimId>>>>,
 }
@@ -92,12 +134,14 @@ impl Chain {
     /// As it was left.
     pub(super) fn recover(disk: &Disk, pair: &Pair) -> Result<Self, ReadError> {
         let callee = &pair.callee;
-        let at = key(callee, 0);
-        let kept = disk.get(SideTable::CallerPair, &at)?;
+        let kept = disk.get(SideTable::CallerPair, &key(callee, 0))?;
         let kept = kept.map(|value| disk.parse(&value)).transpose()?.unwrap_or_default();
-        let line = disk.get(SideTable::CallerPolicy, &at)?;
-        let line = line.map(|value| disk.parse::<Line>(&value)).transpose()?.map(Arc::new);
-        Self::read(disk, pair, kept, line)
+        let line = |at: u64| -> Result<_, ReadError> {
+            let value = disk.get(SideTable::CallerPolicy, &key(callee, at))?;
+            Ok(value.map(|value| disk.parse::<Line>(&value)).transpose()?.map(Arc::new))
+        };
+        let chain = Self::read(disk, pair, kept, line(LATEST)?)?;
+        Ok(Self { agreed: line(AGREED)?, ..chain })
     }
 
     /// The chains of which `kept` says how far they are.
@@ -141,7 +185,7 @@ impl Chain {
                 machine.replay(&disk.parse(value)?);
             }
         }
-        Ok(Self { machine, head, last, kept, line, skills: None })
+        Ok(Self { machine, head, last, kept, line, agreed: None, skills: None })
     }
 
     /// How far it is, to be written with what changed it.
@@ -194,16 +238,18 @@ impl Chain {
             }
         }
         kept.first_event = first;
-        let mut chain = Self::read(disk, pair, kept, self.line.clone())?;
-        chain.skills = self.skills.clone();
-        Ok((chain, writes))
+        Ok((self.again(disk, pair, kept)?, writes))
     }
 
     /// The same, with consent ended for a reason that the machine does not see.
     pub(super) fn ended(&self, disk: &Disk, pair: &Pair, why: Trigger) -> Result<Self, ReadError> {
         let kept = Kept { ended: Some(why), ..self.kept.clone() };
-        let mut chain = Self::read(disk, pair, kept, self.line.clone())?;
-        chain.skills = self.skills.clone();
-        Ok(chain)
+        self.again(disk, pair, kept)
+    }
+
+    /// The chains as they are after a change on the disk.
+    fn again(&self, disk: &Disk, pair: &Pair, kept: Kept) -> Result<Self, ReadError> {
+        let chain = Self::read(disk, pair, kept, self.line.clone())?;
+        Ok(Self { agreed: self.agreed.clone(), skills: self.skills.clone(), ..chain })
     }
 }

@@ -2,18 +2,18 @@
 //! for a rule to decide waits for a person (Anumati §3.5, §3.6, §6.3).
 
 use super::super::book::{json, key};
-use super::chain::{Chain, Entry, Question};
+use super::chain::{AGREED, Chain, Entry, LATEST, Question};
 use super::outbox::diverged;
 use super::policy::{Line, Pointer, skills};
 use super::{
-    ATTEMPTS_MAX, CARD_PATH, Callee, Caller, GET, POLICY_PATH, RECONSENT_WINDOW, RECONSENTS_MAX,
-    Refusal, random, stamp,
+    ATTEMPTS_MAX, Action, CARD_PATH, Callee, Caller, GET, POLICY_PATH, Permit, RECONSENT_WINDOW,
+    RECONSENTS_MAX, Refusal, random, review, stamp,
 };
 use crate::config::Accept;
 use crate::store::{SideTable, SideWrite};
 use proto::consent::{
-    ClaimId, ConsentDecision, ConsentRecord, Extra, Input, Intent, List, ParsedClaim, PolicyDiff,
-    RecordId, State, Text, Tier, Use, ValidUntil,
+    ClaimId, ConsentDecision, ConsentRecord, Extra, Input, Intent, List, ParsedClaim,
+    PolicyVersion, RecordId, State, Text, Tier, Use, ValidUntil,
 };
 use proto::id::AgentId;
 use serde_json::Value;
@@ -30,15 +30,16 @@ impl Caller {
             if let Some(why) = &chain.kept.diverged {
                 return Err(diverged(callee, why));
             }
+            self.check_withdrawn(callee, chain).await?;
             if self.flush(callee, chain).await?.is_none() {
                 continue;
             }
-            let before = self.look_at_policy(callee, chain).await?;
+            self.look_at_policy(callee, chain).await?;
             self.look(callee, chain).await?;
             if chain.machine.state().is_live() {
                 return Ok(());
             }
-            self.decide(callee, chain, before.as_deref()).await?;
+            self.decide(callee, chain).await?;
             if self.flush(callee, chain).await?.is_some() && chain.machine.state().is_live() {
                 return Ok(());
             }
@@ -65,17 +66,51 @@ impl Caller {
         Ok(())
     }
 
-    /// The policy, fetched if what we have is old; and the one before, if it is new.
-    async fn look_at_policy(
-        &self,
-        callee: &Callee,
-        chain: &mut Chain,
-    ) -> Result<Option<Arc<Line>>, Refusal> {
+    /// Sees to it that the policy is what the callee points to beside it, if it says so (Anumati §4.2).
+    async fn pointed(&self, callee: &AgentId, pointer: &Pointer) -> Result<(), Refusal> {
+        let callee = self.callee(callee)?;
+        let mut chain = callee.chain.lock().await;
+        let other = |chain: &Chain| {
+            let policy = &chain.line.as_ref()?.policy;
+            // What was said before a newer one was published says nothing.
+            let told = pointer.version.as_ref().and_then(|told| PolicyVersion::new(told).ok());
+            let is_old = told.is_some_and(|told| policy.version.is_after(&told));
+            pointer.check(policy).err().filter(|_| !is_old)
+        };
+        if other(&chain).is_none() {
+            return Ok(());
+        }
+        callee.seen.lock().unwrap_or_else(PoisonError::into_inner).at = None;
+        self.look_at_policy(callee, &mut chain).await?;
+        match other(&chain) {
+            Some(error) => Err(policy_refused(&callee.terms.callee, &error).temporary()),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`act`](Self::act), with the policy that `pointer` names.
+    ///
+    /// # Errors
+    /// As there; or the callee serves another policy.
+    pub(crate) async fn act_by(
+        self: &Arc<Self>,
+        callee: &AgentId,
+        action: Action,
+        pointer: Pointer,
+    ) -> Result<Permit, Refusal> {
+        let (here, id) = (self.clone(), callee.clone());
+        let pointed = tokio::spawn(async move { here.pointed(&id, &pointer).await });
+        pointed.await.unwrap_or_else(|_| Err(Refusal::store()))?;
+        self.act(callee, action).await
+    }
+
+    /// The policy, fetched if what we have is old.
+    async fn look_at_policy(&self, callee: &Callee, chain: &mut Chain) -> Result<(), Refusal> {
         let (id, way) = (&callee.terms.callee, &callee.terms.way);
         let etag = {
             let seen = callee.seen.lock().unwrap_or_else(PoisonError::into_inner);
             if seen.at.is_some_and(|at| at.elapsed() < callee.terms.fresh) && chain.line.is_some() {
-                return Ok(None);
+                return Ok(());
             }
             seen.etag.clone().filter(|_| chain.line.is_some())
         };
@@ -113,7 +148,7 @@ impl Caller {
         chain.skills = card.as_ref().map(|card| Arc::new(skills(card)));
         if is_new {
             let table = SideTable::CallerPolicy;
-            let write = SideWrite { table, key: key(id, 0), value: Some(json(&*line)) };
+            let write = SideWrite { table, key: key(id, LATEST), value: Some(json(&*line)) };
             let mut next = chain.clone();
             next.line = Some(line);
             self.keep(callee, chain, next, vec![write]).await?;
@@ -121,16 +156,11 @@ impl Caller {
         let mut seen = callee.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.at = Some(Instant::now());
         seen.etag = answer.etag.or_else(|| seen.etag.take());
-        Ok(before.filter(|_| is_new))
+        Ok(())
     }
 
     /// Makes a record, if that is for a rule to decide or a person has decided; durable when this returns.
-    async fn decide(
-        &self,
-        callee: &Callee,
-        chain: &mut Chain,
-        before: Option<&Line>,
-    ) -> Result<(), Refusal> {
+    async fn decide(&self, callee: &Callee, chain: &mut Chain) -> Result<(), Refusal> {
         let Some(line) = chain.line.clone() else { return Err(Refusal::store()) };
         let policy = &line.policy;
         let capability = self.capability(callee);
@@ -154,41 +184,48 @@ impl Caller {
         let unclear = named(&|one| !one.understood);
         let unlisted = named(&|one| !callee.terms.claims.contains(&one.claim_id));
         let disputed = named(&|one| one.disputed);
+        let judged = chain.head.as_ref().map(|head| {
+            let agreed = chain.agreed.as_ref().map(|line| &line.policy);
+            review::judge(agreed, head, policy, callee.terms.review)
+        });
+        let changed =
+            judged.as_ref().and_then(|judged| Some((judged.why.clone()?, judged.claims.clone())));
         let question = match callee.terms.accept {
-            _ if !unclear.is_empty() => Some(("claims are not understood", unclear)),
-            Accept::Understood => None,
-            Accept::Listed if unlisted.is_empty() => None,
-            Accept::Listed => Some(("claims are not listed in [[consent]]", unlisted)),
-            Accept::Never => Some(("accept = \"never\" in [[consent]]", named(&|_| true))),
+            _ if !unclear.is_empty() => Some(("claims are not understood".to_owned(), unclear)),
+            Accept::Understood => changed,
+            Accept::Listed if unlisted.is_empty() => changed,
+            Accept::Listed => Some(("claims are not listed in [[consent]]".to_owned(), unlisted)),
+            Accept::Never => {
+                Some(("accept = \"never\" in [[consent]]".to_owned(), named(&|_| true)))
+            }
         };
+        let now = self.now(callee, policy, capability.as_ref());
         let mut answer = None;
         if let Some((why, claims)) = question {
-            let asked = chain.kept.question.as_ref().filter(|asked| {
+            let asked = chain.kept.question.clone().filter(|asked| {
                 asked.hash == policy.document_hash
                     && asked.capability == capability
                     && asked.principal == principal
             });
-            answer = asked.and_then(|asked| asked.answer);
+            answer = asked.as_ref().and_then(|asked| asked.answer);
             if answer.is_none() {
-                let (id, version) = (&callee.terms.callee, policy.version.clone());
-                let what = format!("a person has to decide on policy {version} of {id}: {why}");
-                let blocking = claims.iter().map(|claim| (claim.clone(), why.to_owned())).collect();
-                if asked.is_none() {
-                    tracing::warn!(callee = %id, %version, why, "a person has to decide: `abhyasa consent status`");
-                    let (hash, why) = (policy.document_hash.clone(), why.to_owned());
-                    let mut next = chain.clone();
-                    next.kept.question = Some(Question {
-                        version,
-                        hash,
-                        capability,
-                        principal,
+                let question = match asked {
+                    Some(asked) => asked,
+                    None => Question {
+                        version: policy.version.clone(),
+                        hash: policy.document_hash.clone(),
+                        capability: capability.clone(),
+                        principal: principal.clone(),
                         why,
                         claims,
                         answer,
-                    });
-                    self.keep(callee, chain, next, Vec::new()).await?;
-                }
-                return Err(Refusal::new("escalated", what).claims(blocking));
+                        id: format!("review-{}", random()?),
+                        at_ms: now.at.as_ms(),
+                        deadline_at_ms: now.at.after(callee.terms.answer).as_ms(),
+                        told: false,
+                    },
+                };
+                return Err(self.ask(callee, chain, &now, question).await?);
             }
         }
         self.spend(callee)?;
@@ -200,24 +237,15 @@ impl Caller {
             () => ConsentDecision::Accepted,
         };
         let mut next = chain.clone();
-        let now = self.now(callee, policy, capability.as_ref());
         let trigger = next.machine.why();
         let refused = |refused: proto::consent::Refused| Refusal::new("state", refused.to_string());
-        let _ = next.machine.handle(&now, Input::Fetch).map_err(refused)?;
-        if next.head.is_some() {
-            let material = before.is_none_or(|before| {
-                PolicyDiff::between(&before.policy, policy).map_or(true, |diff| diff.material)
-            });
-            let tier = match answer {
-                Some(_) => Tier::HumanRequired,
-                None if material => Tier::GovernanceReviewed,
-                None => Tier::AutoApproved,
-            };
-            let _ = next.machine.handle(&now, Input::Review).map_err(refused)?;
-            let _ = next.machine.handle(&now, Input::Judge(tier)).map_err(refused)?;
-            if let Some(yes) = answer {
-                let _ = next.machine.handle(&now, Input::Answer(yes)).map_err(refused)?;
-            }
+        let tier = match answer {
+            Some(_) => Tier::HumanRequired,
+            None => judged.map_or(Tier::AutoApproved, |judged| judged.tier),
+        };
+        review::begin(&mut next.machine, &now, tier)?;
+        if let (Some(yes), Some(_)) = (answer, &next.head) {
+            let _ = next.machine.handle(&now, Input::Answer(yes)).map_err(refused)?;
         }
         let last = next.head.as_ref().map(|head| head.accepted_at.time());
         let at = last.map_or(now.at, |last| now.at.max(last.after(Duration::from_millis(1))));
@@ -255,10 +283,19 @@ impl Caller {
         next.kept.records = number + 1;
         next.kept.first_event = next.kept.events;
         next.kept.ended = None;
+        next.kept.withdrawn = None;
+        next.kept.decided = self.decided_by(&callee.terms.callee)?;
         next.kept.question = None;
+        self.tell_record(&mut next, &record);
         next.kept.outbox.push_back(Entry::Record(number));
         next.head = Some(record);
-        self.keep(callee, chain, next, vec![write]).await
+        let mut writes = vec![write];
+        if decision != ConsentDecision::Rejected {
+            let (table, key) = (SideTable::CallerPolicy, key(&callee.terms.callee, AGREED));
+            writes.push(SideWrite { table, key, value: Some(json(&*line)) });
+            next.agreed = Some(line.clone());
+        }
+        self.keep(callee, chain, next, writes).await
     }
 
     fn intent(&self, callee: &Callee) -> Result<Intent, Refusal> {
@@ -287,28 +324,6 @@ impl Caller {
         Ok(())
     }
 
-    /// A person answers what was escalated: yes makes the record, no one that rejects.
-    ///
-    /// # Errors
-    /// [`Refusal`]: nothing was asked, or the record does not reach the callee now.
-    pub async fn answer(self: &Arc<Self>, callee: &AgentId, yes: bool) -> Result<(), Refusal> {
-        {
-            let callee = self.callee(callee)?;
-            let mut chain = callee.chain.lock().await;
-            let mut next = chain.clone();
-            let Some(question) = &mut next.kept.question else {
-                let what = format!("nothing is asked about {}", callee.terms.callee);
-                return Err(Refusal::new("not_asked", what));
-            };
-            question.answer = Some(yes);
-            self.keep(callee, &mut chain, next, Vec::new()).await?;
-        }
-        match self.consent(callee).await {
-            Err(refusal) if refusal.code() == "rejected" && !yes => Ok(()),
-            done => done,
-        }
-    }
-
     /// How consent to each callee stands, as JSON.
     pub async fn status(&self) -> Value {
         let mut items = Vec::new();
@@ -322,6 +337,7 @@ impl Caller {
                 "decision": chain.head.as_ref().map(|head| head.decision),
                 "records": kept.records, "events": kept.events, "waiting": kept.outbox.len(),
                 "refused": kept.refused, "question": kept.question, "diverged": kept.diverged,
+                "withdrawn_by": kept.withdrawn, "restricted": kept.restricted,
             }));
         }
         serde_json::json!({ "items": items })

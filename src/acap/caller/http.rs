@@ -1,7 +1,7 @@
 //! The operator's routes of the caller's side: how consent stands, a person's answers, reconciliation, and
 //! actions of programs beside the node, such as `abhyasa mcp proxy`.
 
-use super::{Action, Caller, Refusal};
+use super::{Action, Caller, Pointer, Refusal};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
@@ -33,6 +33,9 @@ struct Act {
     claims: Option<Vec<ClaimId>>,
     #[serde(default)]
     facts: BTreeMap<String, String>,
+    /// What the callee says its policy is.
+    #[serde(default)]
+    policy: Option<Pointer>,
 }
 
 #[derive(Deserialize)]
@@ -70,7 +73,10 @@ async fn act(State(caller): State<Arc<Caller>>, Json(act): Json<Act>) -> Respons
         return Json(json!({ "governed": false })).into_response();
     }
     let action = Action { call: act.call, claims: act.claims, facts: act.facts };
-    let permit = caller.act(&act.callee, action).await;
+    let permit = match act.policy {
+        Some(pointer) => caller.act_by(&act.callee, action, pointer).await,
+        None => caller.act(&act.callee, action).await,
+    };
     reply(permit.map(|permit| {
         json!({
             "governed": true, "events": permit.events,

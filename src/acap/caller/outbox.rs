@@ -17,8 +17,10 @@ enum Taken {
     Yes(Value),
     /// Nobody knows, or not now.
     Later(String),
-    /// Consent is to be given anew.
-    Stale(String),
+    /// Consent is to be given anew, and why, if it says so.
+    Stale(String, Option<Trigger>),
+    /// Consent is withdrawn, and may be given anew once that is lifted.
+    Withdrawn(String),
     /// The callee's chain is another than ours.
     Diverged(String),
     /// For another reason.
@@ -37,11 +39,16 @@ fn taken(status: u16, body: &[u8]) -> Taken {
         (200..=299, _) => Taken::Yes(body),
         (408 | 429 | 401, _) if code != "full" => Taken::Later(why),
         (500.., _) => Taken::Later(why),
-        (
-            _,
-            "consent_stale" | "consent_required" | "policy_version" | "policy_hash" | "unanchored"
-            | "capability" | "principal" | "full" | "event",
-        ) => Taken::Stale(why),
+        (_, "consent_stale" | "consent_required" | "unanchored" | "event") => {
+            let told = body.pointer("/error/reconsent_trigger").cloned();
+            Taken::Stale(why, told.and_then(|told| serde_json::from_value(told).ok()))
+        }
+        (_, "policy_version" | "policy_hash") => Taken::Stale(why, Some(Trigger::PolicyBump)),
+        (_, "capability") => Taken::Stale(why, Some(Trigger::CapabilityChange)),
+        (_, "principal") => Taken::Stale(why, Some(Trigger::PrincipalChange)),
+        // It has lasted long enough, in time or in events.
+        (_, "expired" | "full") => Taken::Stale(why, Some(Trigger::Expiry)),
+        (_, "withdrawn") => Taken::Withdrawn(why),
         (409, _) => Taken::Diverged(why),
         _ => Taken::No { code: code.to_owned(), why },
     }
@@ -57,6 +64,7 @@ impl Caller {
     ) -> Result<Option<BTreeMap<u64, Value>>, Refusal> {
         let mut told = BTreeMap::new();
         let id = &callee.terms.callee;
+        self.issue_due(callee, chain).await?;
         while let Some(entry) = chain.kept.outbox.front().copied() {
             let (table, number) = entry.table();
             let bytes = self.log.disk().get(table, &key(id, number))?.ok_or_else(Refusal::store)?;
@@ -81,9 +89,11 @@ impl Caller {
                     let what = format!("{id} has not taken what we say: {why}");
                     return Err(Refusal::new("unreached", what).temporary());
                 }
-                Taken::Stale(why) => {
+                Taken::Stale(why, trigger) => {
                     tracing::info!(callee = %id, why, "consent is to be given anew");
-                    self.take_back(callee, chain, &why).await?;
+                    // What it does not name is most likely what only it knows of: its policy.
+                    let trigger = trigger.or(chain.kept.ended).unwrap_or(Trigger::PolicyBump);
+                    self.take_back(callee, chain, &why, trigger).await?;
                     let mut seen =
                         callee.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     seen.at = None;
@@ -94,8 +104,13 @@ impl Caller {
                     self.diverge(callee, chain, &why).await?;
                     return Err(diverged(callee, &why));
                 }
+                Taken::Withdrawn(why) => {
+                    self.take_back(callee, chain, &why, Trigger::PrincipalChange).await?;
+                    let what = format!("our consent is withdrawn at {id}: {why}");
+                    return Err(Refusal::new("withdrawn", what).with("by", "callee".into()));
+                }
                 Taken::No { code, why } => {
-                    self.take_back(callee, chain, &why).await?;
+                    self.take_back(callee, chain, &why, Trigger::PolicyBump).await?;
                     let what = format!("{id} refuses what we say: {why}");
                     return Err(Refusal::new("refused", what).with("callee_code", code.into()));
                 }
@@ -110,10 +125,11 @@ impl Caller {
         callee: &Callee,
         chain: &mut Chain,
         why: &str,
+        trigger: Trigger,
     ) -> Result<(), Refusal> {
         let (disk, pair) = (self.log.disk(), self.pair(callee));
         let (next, writes) = chain.without_outbox(disk, &pair, why)?;
-        let next = next.ended(disk, &pair, Trigger::PolicyBump)?;
+        let next = next.ended(disk, &pair, trigger)?;
         self.keep(callee, chain, next, writes).await
     }
 

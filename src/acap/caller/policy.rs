@@ -79,7 +79,7 @@ pub enum PolicyError {
 }
 
 /// What a callee says of its policy beside it: in its card, or as a server of MCP.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pointer {
     /// Its version.
     pub version: Option<String>,

@@ -7,11 +7,14 @@ use crate::store::SideTable;
 use proto::id::AgentId;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Differences told in full; of further ones it is said how many.
+/// Differences that are told. With more no further entry is read: they are no copies of each other.
 const DIFFERENCES_MAX: usize = 100;
 /// Pages of an audit that are read.
-const PAGES_MAX: usize = 100_000;
+const PAGES_MAX: usize = 10_000;
+/// How long that may take in all.
+const RECONCILE_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -25,10 +28,11 @@ struct Found {
 impl Found {
     fn tell(&mut self, what: &str, kind: &str, number: u64, id: Option<&str>) {
         self.count += 1;
-        if self.differences.len() < DIFFERENCES_MAX {
-            self.differences
-                .push(json!({ "what": what, "kind": kind, "number": number, "id": id }));
-        }
+        self.differences.push(json!({ "what": what, "kind": kind, "number": number, "id": id }));
+    }
+
+    const fn is_full(&self) -> bool {
+        self.count >= DIFFERENCES_MAX
     }
 }
 
@@ -47,15 +51,21 @@ impl Caller {
         let (here, callee) = (self.clone(), callee.clone());
         let done = tokio::spawn(async move {
             let callee = here.callee(&callee)?;
-            let mut chain = callee.chain.lock().await;
-            here.reconciled(callee, &mut chain).await
+            here.reconciled(callee).await
         });
         done.await.unwrap_or_else(|_| Err(Refusal::store()))
     }
 
-    async fn reconciled(&self, callee: &Callee, chain: &mut Chain) -> Result<Value, Refusal> {
+    async fn reconciled(&self, callee: &Callee) -> Result<Value, Refusal> {
         let id = &callee.terms.callee;
-        let found = self.compare(callee, chain).await?;
+        // Meanwhile the chain goes on: no action waits for a callee that takes its time.
+        let compared = tokio::time::timeout(RECONCILE_TIME_MAX, self.compare(callee)).await;
+        let found = compared.unwrap_or_else(|_| {
+            let seconds = RECONCILE_TIME_MAX.as_secs();
+            let what = format!("the copy at {id} is not read within {seconds} s, the limit");
+            Err(Refusal::new("unreached", what).temporary())
+        })?;
+        let chain = &mut *callee.chain.lock().await;
         let [records, events] = found.theirs;
         let (mut resent, mut why) = (0, None);
         if found.count > 0 {
@@ -82,12 +92,17 @@ impl Caller {
         }))
     }
 
-    async fn compare(&self, callee: &Callee, chain: &Chain) -> Result<Found, Refusal> {
+    async fn compare(&self, callee: &Callee) -> Result<Found, Refusal> {
         let (id, disk) = (&callee.terms.callee, self.log.disk());
         let away = |why: String| {
             Refusal::new("unreached", format!("the copy at {id} cannot be read: {why}")).temporary()
         };
-        let (mut found, mut after) = (Found::default(), None::<String>);
+        // What the callee has of ours is here before it is there.
+        let ours = async || {
+            let chain = callee.chain.lock().await;
+            [chain.kept.records, chain.kept.events]
+        };
+        let (mut found, mut after, mut known) = (Found::default(), None::<String>, ours().await);
         for _ in 0..PAGES_MAX {
             let query = after.map_or_else(String::new, |after| format!("&after={after}"));
             let path = format!("/acap/audit/{}?limit=1000{query}", self.me);
@@ -102,11 +117,18 @@ impl Caller {
             let page: Value =
                 serde_json::from_slice(&answer.body).map_err(|error| away(error.to_string()))?;
             let items = page.get("items").and_then(Value::as_array);
+            after = page.get("next").and_then(Value::as_str).map(str::to_owned);
+            if after.is_some() && items.is_none_or(Vec::is_empty) {
+                return Err(away("a page has no entries, and says that more follow".to_owned()));
+            }
             for item in items.into_iter().flatten() {
+                if found.is_full() {
+                    return Ok(found);
+                }
                 let kind = item.get("kind").and_then(Value::as_str).unwrap_or_default();
-                let (table, known, slot, name) = match kind {
-                    "record" => (SideTable::CallerRecord, chain.kept.records, 0, "record_id"),
-                    "event" => (SideTable::CallerEvent, chain.kept.events, 1, "event_id"),
+                let (table, slot, name) = match kind {
+                    "record" => (SideTable::CallerRecord, 0, "record_id"),
+                    "event" => (SideTable::CallerEvent, 1, "event_id"),
                     _ => return Ok(found), // calls at its gate are its own to tell
                 };
                 let (Some(number), Some(theirs)) =
@@ -121,7 +143,11 @@ impl Caller {
                     }
                     *expected += 1;
                 }
-                if number >= known {
+                let here = |known: [u64; 2]| known.get(slot).is_some_and(|count| number < *count);
+                if !here(known) {
+                    known = ours().await;
+                }
+                if !here(known) {
                     found.tell("missing here", kind, number, their_id);
                     continue;
                 }
@@ -131,7 +157,6 @@ impl Caller {
                     found.tell("differs", kind, number, their_id);
                 }
             }
-            after = page.get("next").and_then(Value::as_str).map(str::to_owned);
             if after.is_none() {
                 return Ok(found);
             }

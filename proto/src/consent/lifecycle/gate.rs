@@ -78,6 +78,12 @@ impl Standing {
 }
 
 impl Lifecycle {
+    /// What was held against a claim last, under the last record.
+    #[must_use]
+    pub fn latest(&self, claim: &ClaimId) -> Option<AdherenceDecision> {
+        self.head.as_ref()?.claims.get(claim)?.latest
+    }
+
     /// S1: the record that holds, if one does.
     //= S1
     fn live(&self) -> Result<&Head, Refused> {

@@ -1,0 +1,75 @@
+//! The operator's word on consent, as obligations: our own is withdrawn from a callee, a caller's is revoked,
+//! and either is granted again.
+
+use super::CONSENT;
+use crate::api::error::ApiError;
+use crate::api::issue::{IssuedView, issue_draft, random_id};
+use crate::node::NodeHandle;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use axum::{Json, Router};
+use proto::custodian::Draft;
+use proto::id::{AgentId, Kind, ObligationId};
+use proto::payload::Payload;
+use serde::Deserialize;
+use serde_json::json;
+
+/// The routes; who is let in says whoever serves them.
+pub(crate) fn router(node: NodeHandle) -> Router {
+    Router::new()
+        .route("/v1/consent/withdraw", post(withdraw))
+        .route("/v1/consent/revoke", post(revoke))
+        .route("/v1/consent/grant", post(grant))
+        .with_state(node)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Of {
+    peer: AgentId,
+    /// By default a random one: give your own if you may have to repeat the call.
+    obligation_id: Option<ObligationId>,
+}
+
+type Answer = Result<Json<IssuedView>, ApiError>;
+
+/// Our consent to the policy of a callee.
+async fn withdraw(State(node): State<NodeHandle>, Json(of): Json<Of>) -> Answer {
+    if !node.consents().is_some_and(|consents| consents.covers(&of.peer)) {
+        let what = format!("{} has no table in [[consent]]", of.peer);
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "unknown_callee", what));
+    }
+    issue(&node, of, "revoke").await
+}
+
+/// That of a caller to ours.
+async fn revoke(State(node): State<NodeHandle>, Json(of): Json<Of>) -> Answer {
+    if node.acap().is_none() {
+        let what = "this node has no policy to consent to ([acap])";
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "no_policy", what));
+    }
+    issue(&node, of, "revoke").await
+}
+
+/// Either of them again: a new record may be given. It goes best-effort.
+async fn grant(State(node): State<NodeHandle>, Json(of): Json<Of>) -> Answer {
+    issue(&node, of, "grant").await
+}
+
+//= AB-1
+async fn issue(node: &NodeHandle, of: Of, decision: &str) -> Answer {
+    let payload = json!({ "decision": decision, "scope": node.config().acap.scope });
+    let payload = Payload::from_json(payload.as_object().unwrap_or(&serde_json::Map::new()));
+    let payload = payload.map_err(|error| ApiError::malformed(error.to_string()))?;
+    let draft = Draft {
+        id: of.obligation_id.map_or_else(random_id, Ok)?,
+        kind: Kind::new(CONSENT)?,
+        target: of.peer,
+        payload,
+        deadline_seconds: None,
+        max_retries: None,
+        sequence: None,
+    };
+    issue_draft(node, draft, None, std::future::pending()).await.map(Json)
+}
