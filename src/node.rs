@@ -455,6 +455,9 @@ impl Builder {
         }
         if let Some(moq) = &handle.moq {
             moq.keep(&mut tasks, &fronts)?;
+            if let Some(bridge) = fronts.mcp.clone() {
+                servers.spawn(async move { bridge.stopped().await });
+            }
             if let Some(incoming) = moq_peers {
                 // Clients of MCP servers come beside a node that is here for custody.
                 let serving = Serving { per_peer_max: 2 * per_peer_max, stop: stopping };

@@ -353,7 +353,9 @@ impl Caller {
             let permit = self.decided(callee, &chain, &action, &findings, from, &told)?;
             // It may have come meanwhile.
             self.check_withdrawn(callee, &mut chain).await?;
-            return Ok(permit);
+            if chain.machine.state().is_live() {
+                return Ok(permit);
+            }
         }
         let what =
             format!("consent to the policy of {} ended {ATTEMPTS_MAX} times", callee.terms.callee);

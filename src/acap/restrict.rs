@@ -167,6 +167,18 @@ impl Issuer {
         Ok(None)
     }
 
+    /// The obligations that were decided by last, whatever they say: what came and was lifted again shows by
+    /// another one.
+    pub(super) fn decided(&self, callee: &AgentId) -> Result<Vec<String>, ReadError> {
+        let principal = self.principals.get(callee).unwrap_or(callee);
+        let mut by = Vec::new();
+        for (role, agent) in [(Role::Receiver, principal), (Role::Principal, callee)] {
+            let found = authorization(&*self.cells, role, agent, &self.kinds, &self.scope)?;
+            by.push(found.cell.map(|cell| cell.obligation_id.to_string()).unwrap_or_default());
+        }
+        Ok(by)
+    }
+
     /// Whether `callee` is a peer that may be given our decisions.
     pub(super) fn tells(&self, callee: &AgentId) -> bool {
         self.told.contains(callee)

@@ -52,6 +52,8 @@ pub(crate) struct Bridge {
     places: Arc<Semaphore>,
     /// Of each peer; peers are listed.
     of_peers: Mutex<HashMap<AgentId, Arc<Semaphore>>>,
+    /// What is not taken of it are sessions whose last words are not with their client yet.
+    said: Semaphore,
     stop: Receiver<bool>,
 }
 
@@ -95,7 +97,8 @@ impl Bridge {
         let servers = &node.config().mcp_servers;
         let servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
         let (places, of_peers) = (Arc::new(Semaphore::new(SESSIONS_MAX)), Mutex::default());
-        Self { servers, gate, node, places, of_peers, stop }
+        let said = Semaphore::new(SESSIONS_MAX);
+        Self { servers, gate, node, places, of_peers, said, stop }
     }
 
     /// Serves one stream of `peer`.
@@ -231,6 +234,13 @@ impl Bridge {
         }
     }
 
+    /// Waits until the node stops and each session of [`Self::run`] has told its client what became of the calls.
+    pub(crate) async fn stopped(&self) {
+        stopped(self.stop.clone()).await;
+        let all = u32::try_from(SESSIONS_MAX).unwrap_or(u32::MAX);
+        drop(self.said.acquire_many(all).await);
+    }
+
     /// Passes messages between a client and a server until one of them ends, or `wire` does, which brings the
     /// client what it is told.
     pub(crate) async fn run(
@@ -240,6 +250,7 @@ impl Bridge {
         messages: Ends,
         wire: impl Future<Output = ()>,
     ) {
+        let _saying = self.said.try_acquire(); // there is one for each place
         match begun {
             Begun::Own(_place) => {
                 let (to, from) = messages;

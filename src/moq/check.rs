@@ -176,6 +176,7 @@ pub(crate) async fn check(
                 Err(_) => (Verdict::Lacks, format!("no end within {} s", CHECK_LIMIT.as_secs())),
             },
         };
+        tokio::time::sleep(client::SETTLE).await;
         let Check { name, needed, without, .. } = *check;
         let finding = Finding { check: name, verdict, needed, saw, without };
         seen(&finding);

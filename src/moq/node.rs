@@ -138,15 +138,22 @@ impl Moq {
         serving
             .connections(incoming, Code::Overloaded.into(), move |connection, peer| {
                 let (this, stopping, fronts) = (self.clone(), stopping.clone(), fronts.clone());
+                let bridge = fronts.mcp.clone();
                 async move {
                     let served = async {
                         let (link, task) = Link::accept(connection).await?;
                         let with = this.with_peer(&peer, true);
                         session::run(this.shared.clone(), link, task, with, fronts).await
                     };
+                    let stopped = async {
+                        match &bridge {
+                            Some(bridge) => bridge.stopped().await, // calls have their answers first
+                            None => stopping.stopped().await,
+                        }
+                    };
                     tokio::select! {
                         ended = served => log(&peer, ended),
-                        () = stopping.stopped() => {}
+                        () = stopped => {}
                     }
                 }
             })

@@ -103,6 +103,30 @@ async fn groups_come_whole_and_fetches_and_unknown_names_are_answered() {
     assert!(matches!(error, LinkError::Refused { .. }), "{error}");
 }
 
+/// What is fetched comes over the same connection, and may be what whoever holds it back waits for.
+#[tokio::test]
+async fn a_fetch_is_answered_while_the_connection_is_held_back() {
+    let pair = Pair::new().await;
+    let (client, server, mut tasks) = pair.links().await;
+    let ns = namespace(&["n"]);
+    let mut requests = server.answer(ns.clone());
+    tasks.spawn(async move {
+        while let Some((request, _)) = requests.fetched.recv().await {
+            crate::moq::ordered::respond(request, &[(0, Bytes::from_static(b"found"))])
+                .await
+                .unwrap();
+        }
+    });
+    let _held = client.hold_back();
+    for n in 0..3 {
+        // The first may have a stream that was waited for before.
+        let fetch = client.fetch(ns.clone(), "t", (0, 0), OBJECT_LEN_MAX);
+        let found = tokio::time::timeout(std::time::Duration::from_secs(20), fetch).await;
+        let found = found.unwrap_or_else(|_| panic!("fetch {n} is held back")).unwrap();
+        assert_eq!(found[0].2, "found");
+    }
+}
+
 #[tokio::test]
 async fn an_object_over_the_limit_ends_the_subscription() {
     let pair = Pair::new().await;

@@ -2,7 +2,7 @@
 
 use super::caller::{Between, alice, ask, bob, operator, status};
 use super::{PROFILING, Server, USE, blocking};
-use crate::common::{World, connected, ends, eventually, id, issue, revoke};
+use crate::common::{CONSENT, World, connected, draft, ends, eventually, id, issue, revoke};
 use abhyasa::config::{HttpUrl, IntendedUse, NodeConfig};
 use abhyasa::proto::consent::{Context, PrincipalId, Text};
 use abhyasa::proto::record::Terminal;
@@ -234,6 +234,31 @@ async fn ab_1_an_obligation_that_comes_after_its_event_changes_nothing() {
     let told = async || applied(&bob, "acap-deny-").await.pop();
     eventually("the obligation at Alice", told).await;
     assert_eq!(alice.call("analyse", json!({})).await, Ok(()));
+    bob.stop().await;
+    alice.stop().await;
+}
+
+/// What is withdrawn and granted again before anybody looks has ended the record all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn ab_1_what_is_withdrawn_for_a_moment_is_consented_to_anew() {
+    let world = World::new();
+    let at_alice = alice(&world, "");
+    let at_bob = bob(&world, &at_alice, false, "poll_seconds = 3600");
+    let alice = Server::start(at_alice).await;
+    let bob = Server::start(at_bob).await;
+    begun(&bob).await;
+    assert!(acts(&ask(&bob, json!({})).await));
+    let scope = |decision: &str| json!({ "decision": decision, "scope": "acap.consent" });
+    let draft = |name: &str, decision| draft(name, CONSENT, "alice", scope(decision));
+    let handle = bob.node.as_ref().unwrap().handle();
+    let both = vec![draft("w-1", "revoke"), draft("g-1", "grant")];
+    assert!(handle.issue(both).await.unwrap().iter().all(Result::is_ok), "in one commit");
+    let again = async || acts(&ask(&bob, json!({})).await).then_some(());
+    eventually("new consent", again).await;
+    let records = alice.entries("record").await;
+    assert!(records.len() > 1, "{records:?}");
+    assert_eq!(records[1]["reconsent_trigger"], "PRINCIPAL_CHANGE");
+    drop(handle);
     bob.stop().await;
     alice.stop().await;
 }

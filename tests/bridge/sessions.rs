@@ -63,7 +63,10 @@ async fn a_node_that_stops_says_so_and_is_found_again() {
         let watch = client.ask("tools/call", params).await;
         assert_eq!(client.read().await.unwrap()["method"], "notifications/progress");
         alice.stop().await.unwrap();
-        assert_eq!(code(&client.answer(watch).await), LOST);
+        let lost = client.answer(watch).await;
+        assert_eq!(code(&lost), LOST);
+        let why = lost["error"]["message"].as_str().unwrap();
+        assert!(why.starts_with("the node stops"), "{over:?}: the node has a word for it: {why}");
         let alice = common::start(config).await;
         assert_eq!(text(&client.tool("read", json!({ "path": "b" })).await), "content of b");
         client.end().await;

@@ -26,7 +26,8 @@ fn number(value: u64) -> VarInt {
     VarInt::from_u64_moqt(value)
 }
 
-fn endpoint(world: &World) -> (quinn::Endpoint, SocketAddr) {
+/// A listener with a certificate of the test's CA.
+pub fn endpoint(world: &World) -> (quinn::Endpoint, SocketAddr) {
     let names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
     let issued = world.ca.issue_for(names, valid_days(1)).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

@@ -85,6 +85,9 @@ pub(super) struct Kept {
     /// The obligation that withdrew the last record.
     #[serde(default)]
     pub(super) withdrawn: Option<String>,
+    /// By which obligations consent was or was not withdrawn when the last record was made.
+    #[serde(default)]
+    pub(super) decided: Option<Vec<String>>,
     /// Obligations to be issued before anything of the outbox is sent; one for a claim at most.
     #[serde(default)]
     pub(super) due: VecDeque<Due>,

@@ -57,6 +57,12 @@ impl Caller {
         }
     }
 
+    /// The obligations by which consent stands as it does, for the record that is made now.
+    pub(super) fn decided_by(&self, callee: &AgentId) -> Result<Option<Vec<String>>, Refusal> {
+        let custody = self.custody.as_ref();
+        Ok(custody.map(|custody| custody.decided(callee)).transpose()?)
+    }
+
     /// Issues what is to be issued before anything else is sent.
     pub(super) async fn issue_due(
         &self,
@@ -105,14 +111,17 @@ impl Caller {
     ) -> Result<(), Refusal> {
         let Some(custody) = &self.custody else { return Ok(()) };
         let id = &callee.terms.callee;
-        let Some(obligation) = custody.withdrawn(id)? else { return Ok(()) };
-        if chain.machine.state().is_live() {
+        let (withdrawn, decided) = (custody.withdrawn(id)?, custody.decided(id)?);
+        // What came and was lifted before anybody looked has ended it, too.
+        let since = chain.kept.decided.as_ref().is_some_and(|before| *before != decided);
+        if chain.machine.state().is_live() && (withdrawn.is_some() || since) {
             let (disk, pair) = (self.log.disk(), self.pair(callee));
             // As at the callee: of the paper's triggers it is that of the principal.
             let mut next = chain.ended(disk, &pair, Trigger::PrincipalChange)?;
-            next.kept.withdrawn = Some(obligation.clone());
+            next.kept.withdrawn.clone_from(&withdrawn);
             self.keep(callee, chain, next, Vec::new()).await?;
         }
+        let Some(obligation) = withdrawn else { return Ok(()) };
         let what = format!("our consent to the policy of {id} is withdrawn by {obligation}");
         Err(Refusal::new("withdrawn", what).with("obligation_id", obligation.into()))
     }

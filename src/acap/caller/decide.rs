@@ -284,6 +284,7 @@ impl Caller {
         next.kept.first_event = next.kept.events;
         next.kept.ended = None;
         next.kept.withdrawn = None;
+        next.kept.decided = self.decided_by(&callee.terms.callee)?;
         next.kept.question = None;
         self.tell_record(&mut next, &record);
         next.kept.outbox.push_back(Entry::Record(number));
