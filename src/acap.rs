@@ -404,6 +404,7 @@ impl Acap {
         next.kept.first_attempt = next.kept.attempts;
         next.kept.ended = None;
         next.kept.withdrawn = None;
+        next.kept.decided = Some(self.decided(peer)?);
         self.hear_record(peer, &mut next.kept, &record)?;
         next.head = Some(record.clone());
         let write = SideWrite {

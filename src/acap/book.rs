@@ -36,6 +36,9 @@ pub(super) struct Kept {
     /// What the caller last said it is, and for whom it acts.
     pub(super) capability: Option<ContentHash>,
     pub(super) principal: Option<PrincipalId>,
+    /// Obligations by which consent stood as it did when the last record was taken.
+    #[serde(default)]
+    pub(super) decided: Option<[Option<String>; 2]>,
     /// Obligations by which the caller took back what a later document answers: by claim, and by "" for the
     /// record.
     #[serde(default)]
@@ -115,11 +118,11 @@ impl Book {
         self.head.as_ref().filter(|head| head.decision != ConsentDecision::Rejected)
     }
 
-    /// Ends consent for a reason that the machine does not see.
-    pub(super) fn end(&mut self, pair: Pair, always: Triggers, obligation: String) {
+    /// Ends consent for a reason that the machine does not see: by an obligation, unless that was lifted since.
+    pub(super) fn end(&mut self, pair: Pair, always: Triggers, obligation: Option<String>) {
         // Of the paper's triggers it is that of the principal: whom it acts for does not want it.
         self.kept.ended = Some(Trigger::PrincipalChange);
-        self.kept.withdrawn = Some(obligation);
+        self.kept.withdrawn = obligation;
         let from = Recovery {
             records: self.kept.records,
             head: self.head.as_ref(),

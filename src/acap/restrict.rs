@@ -275,12 +275,37 @@ impl Acap {
         })
     }
 
-    /// The obligation by which consent of `caller` has ended: withdrawn, or taken back by itself.
-    pub(super) fn ended_by(&self, caller: &AgentId, kept: &Kept) -> Result<Option<String>, Denial> {
-        match self.withdrawn(caller)? {
-            Some(obligation) => Ok(Some(obligation)),
-            None => self.taken_back_by(caller, kept, None),
+    /// Whether consent of `caller` has ended, and by which obligation, withdrawn or taken back by itself. By none if
+    /// it was withdrawn and granted again before anybody looked, which does not bring back the record.
+    pub(super) fn ended_by(
+        &self,
+        caller: &AgentId,
+        kept: &Kept,
+    ) -> Result<Option<Option<String>>, Denial> {
+        if let Some(obligation) = self.withdrawn(caller)? {
+            return Ok(Some(Some(obligation)));
         }
+        if let Some(obligation) = self.taken_back_by(caller, kept, None)? {
+            return Ok(Some(Some(obligation)));
+        }
+        match &kept.decided {
+            Some(before) if *before != self.decided(caller)? => Ok(Some(None)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The obligations that were decided by last on the consent of `caller`, whatever they say.
+    pub(super) fn decided(&self, caller: &AgentId) -> Result<[Option<String>; 2], Denial> {
+        let principal = self.principals.get(caller).unwrap_or(caller);
+        let by = |role, agent| {
+            let found = authorization(&*self.cells, role, agent, &self.kinds, &self.scope);
+            let found = found.map_err(|error| {
+                tracing::error!(%error, "what was decided of consent cannot be read");
+                Denial::unavailable()
+            })?;
+            Ok::<_, Denial>(found.cell.map(|cell| cell.obligation_id.to_string()))
+        };
+        Ok([by(Role::Receiver, principal)?, by(Role::Principal, caller)?])
     }
 
     /// Refuses a call of which the caller has taken back a permit.

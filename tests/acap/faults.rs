@@ -1,10 +1,10 @@
 //! Ways around consent that are none.
 
 use super::{
-    BOB, PROFILING, Server, USE, blocking, code, config, event, first, private, publish, record,
-    second,
+    BOB, PROFILING, Server, USE, blocking, code, config, event, first, now, private, publish,
+    record, second,
 };
-use crate::common::{World, eventually, id};
+use crate::common::{CONSENT, World, eventually, id};
 use serde_json::{Value, json};
 
 const OPERATOR: &str = "token-of-the-operator-0123456789";
@@ -116,5 +116,37 @@ async fn s7_what_waited_begins_by_consent_that_holds_then() {
     let ended = status(&server, &again, "TASK_STATE_CANCELED").await;
     let withheld = &ended["message"]["metadata"]["abhyasa.withheld"]["acap"];
     assert_eq!(withheld["code"], "consent_stale", "{ended}");
+    server.stop().await;
+}
+
+/// A revocation ends the record also where a grant follows before anybody looks: the gate looks 20 ms after a change.
+#[tokio::test(flavor = "multi_thread")]
+async fn ab1_what_was_revoked_and_granted_at_once_needs_new_consent() {
+    let world = World::new();
+    let server = Server::start(config(&world, "")).await;
+    let decides = async |name: &str, sequence: u64, decision: &str, scope: &str| {
+        let obligation = json!({
+            "obligation_id": name, "kind": CONSENT, "target": id("alice"),
+            "payload": { "decision": decision, "scope": scope, "sequence": sequence },
+            "deadline_seconds": 60, "max_retries": 600, "created_at": now(), "sequence": sequence,
+        });
+        let told = server.post(Some(BOB), "/abhyasa/obligations", &obligation).await;
+        assert_eq!((told.0, &told.1["status"]), (200, &json!("applied")), "{told:?}");
+    };
+    server.consent(&record("r-1", None, &first(), &[], json!({}))).await;
+    server.adhere(&event("e-1", None, "r-1", USE, "permit", json!({}))).await;
+    assert_eq!(server.call("book", json!({})).await, Ok(()));
+    decides("other-1", 1, "grant", "other").await; // it looks now
+    decides("revoke-1", 2, "revoke", "acap.consent").await;
+    decides("grant-1", 3, "grant", "acap.consent").await;
+    let refused = server.call("book", json!({})).await.unwrap_err();
+    assert_ne!(refused["code"], "claims_blocked", "{refused}");
+    let config = server.crash();
+    let server = Server::start(config).await;
+    assert!(server.call("book", json!({})).await.is_err(), "also after a restart");
+    let anew = record("r-2", Some("r-1"), &first(), &[], json!({}));
+    assert_eq!(server.consent(&anew).await.0, 201);
+    server.adhere(&event("e-2", None, "r-2", USE, "permit", json!({}))).await;
+    assert_eq!(server.call("book", json!({})).await, Ok(()));
     server.stop().await;
 }
