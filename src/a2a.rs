@@ -330,7 +330,7 @@ impl A2a {
         }
         // It may have begun to wait for its client just before what it needs was withdrawn.
         if let Some(wanted) = wanted
-            && let Err(refusal) = self.gate.check(caller.as_ref(), &wanted)
+            && let Err(refusal) = self.gate.may_go_on(caller.as_ref(), &wanted).await
         {
             self.withhold(&live, &refusal).await;
         }
@@ -378,7 +378,8 @@ impl A2a {
                 let Some(wanted) = wanted_of(&record, self.config.a2a.skills_believed) else {
                     continue;
                 };
-                if let Err(refusal) = self.gate.check(peer_of(&record.scope).as_ref(), &wanted) {
+                let caller = peer_of(&record.scope);
+                if let Err(refusal) = self.gate.may_go_on(caller.as_ref(), &wanted).await {
                     self.withhold(&live, &refusal).await;
                 }
             }

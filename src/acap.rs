@@ -14,10 +14,12 @@ pub(crate) mod http;
 pub mod jws;
 pub mod keys;
 mod line;
+mod live;
 pub mod log;
 pub(crate) mod operator;
 mod page;
 mod probe;
+mod push;
 mod restrict;
 
 use crate::a2a::log::{Failing, Log};
@@ -80,7 +82,11 @@ struct Known {
 /// Consent of callers to this node's policy.
 pub(crate) struct Acap {
     config: Arc<NodeConfig>,
-    line: Line,
+    line: RwLock<Arc<Line>>,
+    /// Who puts the next version, one at a time.
+    putting: Mutex<()>,
+    /// How many were put since the start.
+    versions: watch::Sender<u64>,
     scope: GovernedKey,
     kinds: Vec<Kind>,
     principals: BTreeMap<AgentId, AgentId>,
@@ -89,11 +95,12 @@ pub(crate) struct Acap {
     log: Log,
     books: RwLock<BTreeMap<AgentId, Arc<Mutex<Book>>>>,
     signatures: Option<Arc<dyn Signatures>>,
+    streams: push::Streams,
 }
 
 impl fmt::Debug for Acap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acap").field("policy", &self.line.policy.version).finish_non_exhaustive()
+        f.debug_struct("Acap").field("policy", &self.line().policy.version).finish_non_exhaustive()
     }
 }
 
@@ -110,12 +117,7 @@ impl Acap {
         let failing = Failing::of("chains of consent", DriverError::Acap, failed);
         let log = Log::start(store, failing)?;
         let line = Line::open(file, &log).await?;
-        for claim in config.policy_claims.iter().flat_map(|table| &table.claims) {
-            if line.policy.claim(claim).is_none() {
-                let version = line.policy.version.clone();
-                return Err(AcapError::NoClaim { claim: claim.to_string(), version });
-            }
-        }
+        live::check_claims(&config, &line.policy)?;
         let name = |text: &str| proto::store::ReadError(format!("acap.scope: {text}").into());
         let scope =
             GovernedKey::new(&config.acap.scope).map_err(|error| name(&error.to_string()))?;
@@ -130,8 +132,11 @@ impl Acap {
                 .collect(),
             books: RwLock::new(books.collect()),
             signatures: None,
+            streams: push::Streams::default(),
             config,
-            line,
+            line: RwLock::new(Arc::new(line)),
+            putting: Mutex::new(()),
+            versions: watch::Sender::new(0),
             scope,
             kinds,
             clock,
@@ -146,24 +151,26 @@ impl Acap {
     }
 
     fn pair(&self, caller: &AgentId) -> Pair {
-        Pair { caller: caller.clone(), callee: self.line.policy.publisher.clone() }
+        Pair { caller: caller.clone(), callee: self.line().policy.publisher.clone() }
     }
 
     /// The pointer to the policy, for those who ask at `base`.
     pub(crate) fn reference(&self, base: &str) -> UsagePolicyRef {
         let endpoint = proto::consent::Text::new(&format!("{base}acap/consent")).ok();
-        let mut reference = UsagePolicyRef::to(&self.line.policy, endpoint);
+        let line = self.line();
+        let mut reference = UsagePolicyRef::to(&line.policy, endpoint);
         let extra = &mut reference.extra.0;
         extra.insert("adherence_endpoint".into(), format!("{base}acap/adherence").into());
         extra.insert("adherence_mode".into(), self.config.acap.mode.as_str().into());
         // Whom a record has to name as its callee.
-        extra.insert("publisher".into(), self.line.policy.publisher.as_str().into());
+        extra.insert("publisher".into(), line.policy.publisher.as_str().into());
         reference
     }
 
     /// The same in the words of MCP (Anumati §4.2).
     pub(crate) fn capability(&self) -> Value {
-        let policy = &self.line.policy;
+        let line = self.line();
+        let policy = &line.policy;
         json!({
             "version": policy.version, "documentUri": policy.document_uri,
             "documentHash": policy.document_hash, "acceptanceRequired": true,
@@ -223,7 +230,7 @@ impl Acap {
             next.kept.principal = Some(principal.clone());
         }
         let kept = next.kept.clone();
-        if let Some(why) = next.machine.look(&self.now(&kept)) {
+        if let Some(why) = next.machine.look(&self.now(&self.line(), &kept)) {
             next.kept.ended = Some(why);
         }
         if next.machine.state().is_live()
@@ -234,10 +241,10 @@ impl Acap {
         Ok(())
     }
 
-    fn now<'a>(&'a self, kept: &'a book::Kept) -> Now<'a> {
+    fn now<'a>(&self, line: &'a Line, kept: &'a book::Kept) -> Now<'a> {
         Now {
             at: self.clock.now(),
-            policy: &self.line.policy,
+            policy: &line.policy,
             capability: kept.capability.as_ref(),
             principal: kept.principal.as_ref(),
         }
@@ -374,12 +381,14 @@ impl Acap {
             principal: record.principal_id.clone(),
         };
         self.check_principal(peer, &told)?;
+        let hook = push::hook_of(&record.extra, self.config.a2a.push_to_private)?;
         let rejects = record.decision == ConsentDecision::Rejected;
         if !rejects && let Some(obligation) = self.withdrawn(peer)? {
             return Err(calls::withdrawn(peer, &obligation));
         }
         // Of an old version: said first, whatever else is the matter.
-        let policy = &self.line.policy;
+        let line = self.line();
+        let policy = &line.policy;
         if record.policy_version != policy.version {
             let (given, version) = (record.policy_version.clone(), policy.version.clone());
             let fault = proto::consent::RecordFault::Version { given, version };
@@ -387,7 +396,7 @@ impl Acap {
         }
         self.look(peer, &mut next, &told)?;
         let kept = next.kept.clone();
-        let step = next.machine.handle(&self.now(&kept), Input::Consent(&record));
+        let step = next.machine.handle(&self.now(&self.line(), &kept), Input::Consent(&record));
         let number = match step.map(|step| step.append) {
             Ok(Some(Append::Record { number, .. })) => number,
             Ok(_) => return Err(Denial::unavailable()),
@@ -404,6 +413,7 @@ impl Acap {
         next.kept.first_attempt = next.kept.attempts;
         next.kept.ended = None;
         next.kept.withdrawn = None;
+        (next.kept.hook, next.kept.hook_told) = (hook, Some(record.policy_version.clone()));
         next.kept.decided = Some(self.decided(peer)?);
         self.hear_record(peer, &mut next.kept, &record)?;
         next.head = Some(record.clone());
@@ -429,7 +439,8 @@ impl Acap {
 
     /// Says which policy holds.
     fn hint(&self, denial: Denial) -> Denial {
-        let policy = &self.line.policy;
+        let line = self.line();
+        let policy = &line.policy;
         denial
             .with("policy_version", policy.version.to_string())
             .with("policy_hash", policy.document_hash.to_string())
@@ -476,7 +487,7 @@ impl Acap {
             _ => given,
         };
         let kept = next.kept.clone();
-        let step = next.machine.handle(&self.now(&kept), Input::Adhere(&event));
+        let step = next.machine.handle(&self.now(&self.line(), &kept), Input::Adhere(&event));
         let number = match step.map(|step| step.append) {
             Ok(Some(Append::Event { number, .. })) => number,
             Ok(_) => return Err(Denial::unavailable()),
@@ -513,7 +524,8 @@ impl Acap {
 
     /// The event, with our decision if that is stricter than the caller's.
     fn evaluated(&self, record: &ConsentRecord, given: &AdherenceEvent) -> AdherenceEvent {
-        let policy = &self.line.policy;
+        let line = self.line();
+        let policy = &line.policy;
         let Some(claim) = policy.claim(&given.claim_id) else { return given.clone() };
         let nothing = proto::consent::Context::default();
         let request = Request {
@@ -602,9 +614,9 @@ impl Acap {
         }
         let next = lists.get(list).map(|(name, ..)| format!("{name}-{from}"));
         Ok(json!({
-            "caller_agent_id": caller, "callee_agent_id": self.line.policy.publisher,
+            "caller_agent_id": caller, "callee_agent_id": self.line().policy.publisher,
             "state": state, "ended": kept.ended, "withdrawn_by": kept.withdrawn,
-            "policy_version": self.line.policy.version,
+            "policy_version": self.line().policy.version,
             "records": kept.records, "events": kept.events, "attempts": kept.attempts,
             "items": items, "next": next,
         }))

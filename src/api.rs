@@ -158,7 +158,11 @@ fn routes_of_peers(app: &App) -> Router {
         a2a::router(a2a::Surface { a2a: a2a.clone(), auth, stop })
     });
     let acap = app.node.acap().map_or_else(Router::new, |acap| {
-        acap::router(acap::Surface { acap: acap.clone(), auth: app.auth.clone() })
+        acap::router(acap::Surface {
+            acap: acap.clone(),
+            auth: app.auth.clone(),
+            stop: app.stop.clone(),
+        })
     });
     peer_routes().with_state(app.clone()).merge(a2a).merge(acap)
 }

@@ -17,7 +17,7 @@ mod secret;
 mod section;
 mod sections;
 
-pub use acap::{AcapConfig, AcapMode, POLICY_CLAIMS_MAX, PolicyClaims};
+pub use acap::{AcapConfig, AcapMode, Grace, POLICY_CLAIMS_MAX, PolicyClaims};
 pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use consent::{Accept, CONSENT_CALLEES_MAX, ConsentTo, Decides, IntendedUse, Review};
 pub use error::{CONFIG_LEN_MAX, ConfigError};

@@ -302,11 +302,25 @@ impl Gate {
         }
     }
 
-    /// Tells of changes of governed state.
+    /// Whether a call that runs may go on: nothing it needs is revoked, nor has its consent ended otherwise, where
+    /// that stops it.
+    pub(crate) async fn may_go_on(
+        &self,
+        caller: Option<&AgentId>,
+        wanted: &Wanted,
+    ) -> Result<(), Refusal> {
+        self.check(caller, wanted)?;
+        match (&self.acap, caller) {
+            (Some(acap), Some(caller)) => acap.stops(caller).await.map_err(consent),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells of changes of governed state, and of the policy.
     pub(crate) fn changes(&self) -> Changes {
         let mut changes = self.changes.clone();
         changes.mark_changed(); // the first look is due
-        Changes { changes, looked: None }
+        Changes { changes, policy: self.acap.as_ref().map(|acap| acap.versions()), looked: None }
     }
 
     /// Returns when a call that was let in may not go on.
@@ -317,7 +331,7 @@ impl Gate {
         let mut changes = self.changes();
         loop {
             changes.next().await;
-            if let Err(refusal) = self.check(caller, wanted) {
+            if let Err(refusal) = self.may_go_on(caller, wanted).await {
                 return refusal;
             }
         }
@@ -328,17 +342,28 @@ fn consent(denial: Denial) -> Refusal {
     Refusal::Consent(Box::new(denial))
 }
 
-/// Changes of governed state, however many at a time.
+/// Changes of governed state and of the policy, however many at a time.
 #[derive(Debug)]
 pub(crate) struct Changes {
     changes: watch::Receiver<u64>,
+    policy: Option<watch::Receiver<u64>>,
     looked: Option<Instant>,
 }
 
 impl Changes {
     /// Returns after the next change; at once the first time.
     pub(crate) async fn next(&mut self) {
-        if self.changes.changed().await.is_err() {
+        let version = async {
+            match &mut self.policy {
+                Some(policy) => policy.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let changed = tokio::select! {
+            changed = self.changes.changed() => changed,
+            changed = version => changed,
+        };
+        if changed.is_err() {
             std::future::pending().await // the node is gone
         }
         // Not seen before it is told: this future may be dropped while it waits.
@@ -347,6 +372,9 @@ impl Changes {
             tokio::time::sleep_until(looked + LOOK_AGAIN).await;
         }
         self.changes.mark_unchanged(); // before the look, which sees all there is by then
+        if let Some(policy) = &mut self.policy {
+            policy.mark_unchanged();
+        }
         self.looked = Some(Instant::now());
     }
 }
@@ -359,7 +387,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_change_is_seen_although_who_waited_for_it_looked_away() {
         let (governed, changes) = watch::channel(0u64);
-        let mut changes = Changes { changes, looked: None };
+        let mut changes = Changes { changes, policy: None, looked: None };
         changes.changes.mark_changed();
         changes.next().await;
         governed.send_modify(|count| *count += 1);

@@ -366,6 +366,7 @@ impl Builder {
             };
         if let Some(acap) = &acap {
             tasks.spawn(acap.clone().run(router.governed.subscribe()));
+            tasks.spawn(acap.clone().push());
         }
         let (consents, consents_failed) = if config.consent.is_empty() {
             (None, None)

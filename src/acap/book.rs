@@ -1,11 +1,12 @@
 //! The two chains of one caller, and how far they are: in memory what decides, on the disk all of it.
 
 use super::line::AcapError;
+use super::push::Hook;
 use crate::a2a::log::{Disk, Log};
 use crate::store::{SideTable, SideWrite};
 use proto::consent::{
     AdherenceDecision, AdherenceEvent, ConsentDecision, ConsentRecord, ContentHash, EventId,
-    Lifecycle, Pair, PrincipalId, Recovery, Side, Stamp, Trigger, Triggers,
+    Lifecycle, Pair, PolicyVersion, PrincipalId, Recovery, Side, Stamp, Trigger, Triggers,
 };
 use proto::id::AgentId;
 use proto::store::ReadError;
@@ -39,6 +40,11 @@ pub(super) struct Kept {
     /// Obligations by which consent stood as it did when the last record was taken.
     #[serde(default)]
     pub(super) decided: Option<[Option<String>; 2]>,
+    /// Whom to tell of changes of the policy, and the version it heard of last.
+    #[serde(default)]
+    pub(super) hook: Option<Hook>,
+    #[serde(default)]
+    pub(super) hook_told: Option<PolicyVersion>,
     /// Obligations by which the caller took back what a later document answers: by claim, and by "" for the
     /// record.
     #[serde(default)]

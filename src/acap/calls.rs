@@ -214,7 +214,7 @@ impl Acap {
         claims: &[ClaimId],
     ) -> Result<Option<Refused>, Denial> {
         let kept = next.kept.clone();
-        match next.machine.handle(&self.now(&kept), Input::Invoke(claims)) {
+        match next.machine.handle(&self.now(&self.line(), &kept), Input::Invoke(claims)) {
             Ok(_) => self.restricted(caller, &kept, claims),
             Err(refused) => Ok(Some(refused)),
         }
@@ -275,7 +275,8 @@ impl Acap {
         // A record answers each claim of a policy, and a policy has one at least.
         let claim = claim.or_else(|| record.parsed_claims.first().map(|parsed| &parsed.claim_id));
         let Some(claim) = claim else { return Ok(None) };
-        let policy = self.line.version(&record.policy_version).unwrap_or(&self.line.policy);
+        let line = self.line();
+        let policy = line.version(&record.policy_version).unwrap_or(&line.policy);
         let clause = policy.claim(claim).map_or("-", |claim| claim.clause_ref.as_str());
         let verb = match decision {
             AdherenceDecision::Permit => "Permitting.",

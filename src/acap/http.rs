@@ -1,6 +1,7 @@
 //! The endpoints of ACAP (Anumati §4.1): the policy for everybody, the chains for peers, each its own, and
 //! for the operator.
 
+use super::line::Line;
 use super::{Acap, Denial};
 use crate::api::Auth;
 use axum::Router;
@@ -29,6 +30,7 @@ const MAX_AGE_SECONDS: u32 = 60;
 pub(crate) struct Surface {
     pub(crate) acap: Arc<Acap>,
     pub(crate) auth: Arc<Auth>,
+    pub(crate) stop: tokio::sync::watch::Receiver<bool>,
 }
 
 /// The routes of ACAP.
@@ -37,6 +39,7 @@ pub(crate) fn router(surface: Surface) -> Router {
         .route("/.well-known/usage-policy.json", get(policy))
         .route("/acap/consent", post(consent))
         .route("/acap/adherence", post(adherence))
+        .route("/acap/changes", get(super::push::changes))
         .route("/acap/audit/{*caller}", get(audit))
         .route("/acap/page/{*caller}", get(page))
         .with_state(surface)
@@ -49,7 +52,7 @@ fn query(uri: &Uri, name: &str) -> Option<String> {
 
 impl Surface {
     /// Who calls; `None` is the operator.
-    fn caller(&self, parts: &Parts) -> Result<Option<AgentId>, Denial> {
+    pub(super) fn caller(&self, parts: &Parts) -> Result<Option<AgentId>, Denial> {
         self.auth.caller(parts).map_err(|error| {
             let code = match error.status() {
                 StatusCode::UNAUTHORIZED => "unauthorized",
@@ -71,7 +74,7 @@ impl Surface {
     }
 }
 
-async fn read(body: Body) -> Result<axum::body::Bytes, Denial> {
+pub(super) async fn read(body: Body) -> Result<axum::body::Bytes, Denial> {
     let bytes = axum::body::to_bytes(body, DOCUMENT_LEN_MAX);
     match tokio::time::timeout(BODY_TIME_MAX, bytes).await {
         Ok(Ok(bytes)) => Ok(bytes),
@@ -87,7 +90,7 @@ async fn read(body: Body) -> Result<axum::body::Bytes, Denial> {
     }
 }
 
-fn answer(result: Result<(StatusCode, Value), Denial>) -> Response {
+pub(super) fn answer(result: Result<(StatusCode, Value), Denial>) -> Response {
     let json = [(header::CONTENT_TYPE, "application/json")];
     match result {
         Ok((status, value)) => (status, json, value.to_string()).into_response(),
@@ -115,7 +118,8 @@ async fn policy(State(surface): State<Surface>, uri: Uri, asked: HeaderMap) -> R
         }
     };
     let of = since.as_ref().map(|version| format!(";since={version}")).unwrap_or_default();
-    let tag = format!("\"{}{of}\"", acap.line.policy.document_hash);
+    let line = acap.line();
+    let tag = format!("\"{}{of}\"", line.policy.document_hash);
     let Ok(tag_value) = HeaderValue::try_from(&tag) else {
         return answer(Err(Denial::unavailable()));
     };
@@ -130,9 +134,9 @@ async fn policy(State(surface): State<Surface>, uri: Uri, asked: HeaderMap) -> R
         (true, _) => StatusCode::NOT_MODIFIED.into_response(),
         (false, None) => {
             let json = [(header::CONTENT_TYPE, "application/json")];
-            (json, acap.line.bytes.clone()).into_response()
+            (json, line.bytes.clone()).into_response()
         }
-        (false, Some(since)) => answer(acap.changes(&since).map(|diff| (StatusCode::OK, diff))),
+        (false, Some(since)) => answer(changes(&line, &since).map(|diff| (StatusCode::OK, diff))),
     };
     if response.status().is_success() || fresh {
         let headers = response.headers_mut();
@@ -144,37 +148,34 @@ async fn policy(State(surface): State<Surface>, uri: Uri, asked: HeaderMap) -> R
     response
 }
 
-impl Acap {
-    /// What has changed since a version (Anumati §4.1). Of one that was never served here it is known only
-    /// what is new.
-    fn changes(&self, since: &PolicyVersion) -> Result<Value, Denial> {
-        let policy = &self.line.policy;
-        if since.is_after(&policy.version) {
-            let what = format!("policy {since} is newer than {}, which is served", policy.version);
-            return Err(Denial::new(StatusCode::NOT_FOUND, "policy_version", what));
-        }
-        let claims: Vec<_> = policy.claims_since(since).collect();
-        let mut body = json!({
-            "version": policy.version, "document_hash": policy.document_hash,
-            "document_uri": policy.document_uri, "since_version": since, "claims": claims,
-        });
-        let old = self.line.version(since).filter(|old| policy.version.is_after(&old.version));
-        if let (Some(old), Some(members)) = (old, body.as_object_mut()) {
-            // Versions between them were checked one by one when each was published.
-            if let Ok(diff) = PolicyDiff::between(old, policy) {
-                for (name, change) in [
-                    ("added", ClaimChange::Added),
-                    ("retired", ClaimChange::Retired),
-                    ("renumbered", ClaimChange::Renumbered),
-                ] {
-                    members
-                        .insert(name.to_owned(), json!(diff.changed(change).collect::<Vec<_>>()));
-                }
-                members.insert("material".to_owned(), diff.material.into());
-            }
-        }
-        Ok(body)
+/// What has changed since a version (Anumati §4.1). Of one that was never served here it is known only
+/// what is new.
+fn changes(line: &Line, since: &PolicyVersion) -> Result<Value, Denial> {
+    let policy = &line.policy;
+    if since.is_after(&policy.version) {
+        let what = format!("policy {since} is newer than {}, which is served", policy.version);
+        return Err(Denial::new(StatusCode::NOT_FOUND, "policy_version", what));
     }
+    let claims: Vec<_> = policy.claims_since(since).collect();
+    let mut body = json!({
+        "version": policy.version, "document_hash": policy.document_hash,
+        "document_uri": policy.document_uri, "since_version": since, "claims": claims,
+    });
+    let old = line.version(since).filter(|old| policy.version.is_after(&old.version));
+    if let (Some(old), Some(members)) = (old, body.as_object_mut()) {
+        // Versions between them were checked one by one when each was published.
+        if let Ok(diff) = PolicyDiff::between(old, policy) {
+            for (name, change) in [
+                ("added", ClaimChange::Added),
+                ("retired", ClaimChange::Retired),
+                ("renumbered", ClaimChange::Renumbered),
+            ] {
+                members.insert(name.to_owned(), json!(diff.changed(change).collect::<Vec<_>>()));
+            }
+            members.insert("material".to_owned(), diff.material.into());
+        }
+    }
+    Ok(body)
 }
 
 async fn consent(State(surface): State<Surface>, request: Request) -> Response {

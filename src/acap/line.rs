@@ -68,6 +68,19 @@ pub enum AcapError {
         /// That of the file.
         found: String,
     },
+    /// Its publisher is another.
+    #[error(
+        "usage policy {}: its publisher is {found}, and that of the versions before it {served}, whom records name as their callee",
+        file.display()
+    )]
+    Publisher {
+        /// Which.
+        file: PathBuf,
+        /// Whose the versions before are.
+        served: String,
+        /// Whose this is.
+        found: String,
+    },
     /// Over `VERSIONS_MAX`.
     #[error("usage policy {}: {VERSIONS_MAX} versions were served, the limit", file.display())]
     TooMany {
@@ -107,7 +120,7 @@ pub enum AcapError {
     NoPlace,
 }
 
-/// The policy.
+/// The policy, as it stands.
 #[derive(Debug)]
 pub(crate) struct Line {
     /// The document that is served.
@@ -120,58 +133,97 @@ pub(crate) struct Line {
 
 impl Line {
     /// Reads the policy and holds it against what was served before. A new version is durable when this
-    /// returns.
+    /// returns. Where a later one was put at a running node, that is served, and the file is old.
     pub(super) async fn open(file: &Path, log: &Log) -> Result<Self, AcapError> {
+        let place = || file.to_owned();
         let bytes = letters(file)?;
-        let json = |source| AcapError::Json { file: file.to_owned(), source };
-        let policy: PolicyDocument = read(&bytes).map_err(json)?;
-        let hash = |source| AcapError::Hash { file: file.to_owned(), source };
-        policy.verify_hash().map_err(hash)?;
-        let line = |source| AcapError::Line { file: file.to_owned(), source: Box::new(source) };
+        let policy = Self::checked(place(), &bytes)?;
         let stored = log.disk().range(SideTable::AcapPolicy, &[], None, VERSIONS_MAX)?;
-        let count = stored.len();
-        let mut versions = Vec::with_capacity(count);
+        let (mut versions, mut latest) = (Vec::with_capacity(stored.len()), Vec::new());
         for (_, value) in stored {
             versions.push(log.disk().parse::<PolicyDocument>(&value)?);
+            latest = value.to_vec();
         }
-        let mut lineage: Option<Lineage> = None;
-        for version in &versions {
-            match &mut lineage {
-                None => lineage = Some(Lineage::new(version.clone()).map_err(line)?),
-                Some(lineage) => drop(lineage.publish(version.clone()).map_err(line)?),
+        if let Some(known) = versions.iter().find(|known| known.version == policy.version) {
+            if known.document_hash != policy.document_hash {
+                return Err(AcapError::Changed {
+                    file: place(),
+                    version: policy.version,
+                    served: known.document_hash.to_string(),
+                    found: policy.document_hash.to_string(),
+                });
             }
-        }
-        match lineage {
-            Some(lineage) if lineage.latest().version == policy.version => {
-                let served = &lineage.latest().document_hash;
-                if *served != policy.document_hash {
-                    return Err(AcapError::Changed {
-                        file: file.to_owned(),
-                        version: policy.version,
-                        served: served.to_string(),
-                        found: policy.document_hash.to_string(),
-                    });
-                }
-                versions.pop();
+            let Some(served) = versions.pop() else { return Err(AcapError::Write) };
+            if served.version == policy.version {
                 return Ok(Self { policy, bytes, before: versions });
             }
-            Some(mut lineage) => {
-                let diff = lineage.publish(policy.clone()).map_err(line)?;
-                tracing::info!(from = %diff.from, to = %diff.to, material = diff.material, "the usage policy has a new version");
-            }
-            None => drop(Lineage::new(policy.clone()).map_err(line)?),
+            tracing::warn!(file = %file.display(), found = %policy.version, served = %served.version, "the policy in the file is older than what is served");
+            return Ok(Self { policy: served, bytes: latest, before: versions });
         }
-        if count >= VERSIONS_MAX {
-            return Err(AcapError::TooMany { file: file.to_owned() });
+        let Some(served) = versions.pop() else {
+            let line = |source| AcapError::Line { file: place(), source: Box::new(source) };
+            drop(Lineage::new(policy.clone()).map_err(line)?);
+            Self::write(log, 0, &bytes).await?;
+            return Ok(Self { policy, bytes, before: versions });
+        };
+        let before = Self { policy: served, bytes: latest, before: versions };
+        before.next(place(), policy, bytes, log).await
+    }
+
+    /// Reads a policy out of its letters, from `origin`.
+    pub(super) fn checked(origin: PathBuf, bytes: &[u8]) -> Result<PolicyDocument, AcapError> {
+        let policy: PolicyDocument = match read(bytes) {
+            Ok(policy) => policy,
+            Err(source) => return Err(AcapError::Json { file: origin, source }),
+        };
+        let found = policy.verify_hash();
+        found.map_err(|source| AcapError::Hash { file: origin, source })?;
+        Ok(policy)
+    }
+
+    /// The next version, read out of `bytes`. It is durable when this returns.
+    ///
+    /// # Errors
+    /// [`AcapError`]: it may not follow.
+    pub(super) async fn next(
+        &self,
+        origin: PathBuf,
+        policy: PolicyDocument,
+        bytes: Vec<u8>,
+        log: &Log,
+    ) -> Result<Self, AcapError> {
+        let line = |source| AcapError::Line { file: origin.clone(), source: Box::new(source) };
+        let mut versions = self.before.iter().chain([&self.policy]);
+        let first = versions.next().cloned().unwrap_or_else(|| self.policy.clone());
+        let mut lineage = Lineage::new(first).map_err(line)?;
+        for version in versions {
+            drop(lineage.publish(version.clone()).map_err(line)?);
         }
+        let diff = lineage.publish(policy.clone()).map_err(line)?;
+        if policy.publisher != self.policy.publisher {
+            // Whom records name as callee, and the chains are of.
+            let (served, found) = (self.policy.publisher.to_string(), policy.publisher.to_string());
+            return Err(AcapError::Publisher { file: origin, served, found });
+        }
+        let mut before = self.before.clone();
+        before.push(self.policy.clone());
+        if before.len() >= VERSIONS_MAX {
+            return Err(AcapError::TooMany { file: origin });
+        }
+        Self::write(log, before.len(), &bytes).await?;
+        tracing::info!(from = %diff.from, to = %diff.to, material = diff.material, "the usage policy has a new version");
+        Ok(Self { policy, bytes, before })
+    }
+
+    async fn write(log: &Log, count: usize, bytes: &[u8]) -> Result<(), AcapError> {
         let write = SideWrite {
             table: SideTable::AcapPolicy,
             key: (count as u64).to_be_bytes().to_vec(),
-            value: Some(bytes.clone()),
+            value: Some(bytes.to_vec()),
         };
         let place = log.place(vec![write]).await.map_err(|_| AcapError::Write)?;
         place.commit(|| {}).durable().await.map_err(|_| AcapError::Write)?;
-        Ok(Self { policy, bytes, before: versions })
+        Ok(())
     }
 
     /// The version of that name, if it was ever served.

@@ -1,12 +1,13 @@
 //! The operator's word on consent, as obligations: our own is withdrawn from a callee, a caller's is revoked,
 //! and either is granted again.
 
-use super::CONSENT;
+use super::{AcapError, CONSENT};
 use crate::api::error::ApiError;
 use crate::api::issue::{IssuedView, issue_draft, random_id};
 use crate::node::NodeHandle;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use proto::custodian::Draft;
@@ -21,6 +22,7 @@ pub(crate) fn router(node: NodeHandle) -> Router {
         .route("/v1/consent/withdraw", post(withdraw))
         .route("/v1/consent/revoke", post(revoke))
         .route("/v1/consent/grant", post(grant))
+        .route("/v1/consent/policy", post(policy))
         .with_state(node)
 }
 
@@ -50,6 +52,36 @@ async fn revoke(State(node): State<NodeHandle>, Json(of): Json<Of>) -> Answer {
         return Err(ApiError::new(StatusCode::NOT_FOUND, "no_policy", what));
     }
     issue(&node, of, "revoke").await
+}
+
+/// The next version of our policy.
+async fn policy(State(node): State<NodeHandle>, request: Request) -> Response {
+    let Some(acap) = node.acap().cloned() else {
+        let what = "this node has no policy to consent to ([acap])";
+        return ApiError::new(StatusCode::NOT_FOUND, "no_policy", what).into_response();
+    };
+    let bytes = match super::http::read(request.into_body()).await {
+        Ok(bytes) => bytes,
+        Err(denial) => return super::http::answer(Err(denial)),
+    };
+    match acap.clone().put_policy(bytes.to_vec()).await {
+        Ok(is_new) => {
+            let line = acap.line();
+            Json(json!({
+                "version": line.policy.version, "document_hash": line.policy.document_hash, "new": is_new,
+            }))
+            .into_response()
+        }
+        Err(error) => {
+            let status = match &error {
+                AcapError::Json { .. } | AcapError::Hash { .. } => StatusCode::BAD_REQUEST,
+                AcapError::NoClaim { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+                AcapError::Write | AcapError::Read(_) => StatusCode::SERVICE_UNAVAILABLE,
+                _ => StatusCode::CONFLICT,
+            };
+            ApiError::new(status, "policy", error.to_string()).into_response()
+        }
+    }
 }
 
 /// Either of them again: a new record may be given. It goes best-effort.

@@ -373,7 +373,7 @@ impl Session {
                         _ => self.orders.clear(), // it ended, which its silence tells next
                     }
                 }
-                () = changes.next(), if self.calls.any() => self.look_again(),
+                () = changes.next(), if self.calls.any() => self.look_again().await,
                 Some(decided) = self.deciding.join_next() => {
                     if let Ok(decided) = decided {
                         self.decided(decided);
@@ -538,9 +538,10 @@ impl Session {
     }
 
     /// Ends the calls that may not go on.
-    fn look_again(&mut self) {
+    async fn look_again(&mut self) {
         for (id, wanted) in self.calls.governed() {
-            if let Err(refusal) = self.bridge.gate.check(Some(&self.peer), &wanted) {
+            let goes_on = self.bridge.gate.may_go_on(Some(&self.peer), &wanted).await;
+            if let Err(refusal) = goes_on {
                 tracing::info!(peer = %self.peer, server = self.server, %refusal, "a call was ended");
                 if !self.take_back(&id) {
                     let what = json!({ "requestId": id, "reason": refusal.to_string() });

@@ -45,6 +45,11 @@ pub(super) enum ConsentCommand {
         /// The callee.
         callee: AgentId,
     },
+    /// Serve the next version of our policy, at the running node. Consent to the version before ends.
+    Policy {
+        /// The document.
+        file: PathBuf,
+    },
     /// Withdraw our consent to a callee's policy: here at once, there under custody.
     Withdraw(OneArgs),
     /// Revoke the consent of a caller to our policy, in the same way.
@@ -128,6 +133,20 @@ impl ConsentCommand {
                 let found =
                     Client::find(global)?.post(&path, &[], Some(&body), Duration::ZERO).await?;
                 Ok(told(&found, json))
+            }
+            Self::Policy { file } => {
+                let policy: Value = serde_json::from_slice(&small(&file)?)
+                    .with_context(|| file.display().to_string())?;
+                let path = ["v1", "consent", "policy"];
+                let put =
+                    Client::find(global)?.post(&path, &[], Some(&policy), Duration::ZERO).await?;
+                let version = put.get("version").and_then(Value::as_str).unwrap_or_default();
+                let text = match put.get("new") {
+                    Some(Value::Bool(false)) => format!("policy {version} was served already"),
+                    _ => format!("policy {version} is served"),
+                };
+                output::line(&if json { put.to_string() } else { text });
+                Ok(ExitCode::SUCCESS)
             }
             Self::Withdraw(of) => of.tell(&Client::find(global)?, "withdraw", json).await,
             Self::Revoke(of) => of.tell(&Client::find(global)?, "revoke", json).await,

@@ -31,6 +31,27 @@ impl AcapMode {
     }
 }
 
+/// What becomes of calls in flight when consent ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Grace {
+    /// They finish.
+    Finish,
+    /// They are stopped.
+    Stop,
+}
+
+impl Grace {
+    /// Its word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Finish => "finish",
+            Self::Stop => "stop",
+        }
+    }
+}
+
 section! {
     /// Consent of callers to a usage policy (Anumati; on the wire ACAP). Once it is enabled, a peer that has
     /// not consented to the policy, or says that it may not do what it asks for, reaches no skill and no tool.
@@ -42,6 +63,9 @@ section! {
         policy: Option<PathBuf> = None;
         /// Who decides on an adherence event: "local" is the caller, "delegated" is this node.
         mode: AcapMode = AcapMode::Local;
+        /// What becomes of calls in flight when another thing than a revocation ends consent, such as a new policy:
+        /// "finish" or "stop". A revocation under custody always stops them.
+        grace: Grace = Grace::Finish;
         /// Whether every change of policy or caller ends consent. Else the valid_until of a record says which.
         strict: bool = true;
         /// What an obligation of the kind anumati.consent revokes to withdraw the consent of whoever acts for

@@ -6,6 +6,10 @@ use super::{
 };
 use crate::common::{CONSENT, World, eventually, id};
 use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Longer than a test takes.
+const LONG: Duration = Duration::from_secs(40);
 
 const OPERATOR: &str = "token-of-the-operator-0123456789";
 
@@ -62,10 +66,10 @@ async fn s7_a_caller_acts_for_whom_its_table_names() {
 }
 
 /// Asks for a turn that takes long, or waits behind one that does; gives its task.
-async fn slow(server: &Server, name: &str) -> String {
+pub(super) async fn slow(server: &Server, name: &str, delay: Duration) -> String {
     let message = json!({
         "messageId": name, "role": "ROLE_USER", "parts": [{ "text": "hello" }],
-        "metadata": { "abhyasa.skill": "book", "abhyasa.echo": { "delay_ms": 40_000 } },
+        "metadata": { "abhyasa.skill": "book", "abhyasa.echo": { "delay_ms": delay.as_millis() } },
     });
     let params = json!({ "message": message, "configuration": { "returnImmediately": true } });
     let answer = server.rpc(Some(BOB), "SendMessage", params).await;
@@ -73,7 +77,7 @@ async fn slow(server: &Server, name: &str) -> String {
 }
 
 /// Waits until a task is in a state, and gives its status.
-async fn status(server: &Server, task: &str, state: &str) -> Value {
+pub(super) async fn status(server: &Server, task: &str, state: &str) -> Value {
     eventually(state, async || {
         let found = server.rpc(Some(BOB), "GetTask", json!({ "id": task })).await;
         let status = &found["result"]["status"];
@@ -91,9 +95,9 @@ async fn s7_what_waited_begins_by_consent_that_holds_then() {
     let server = Server::start(config).await;
     server.consent(&record("r-1", None, &first(), &[], json!({}))).await;
     server.adhere(&event("e-1", None, "r-1", USE, "permit", json!({}))).await;
-    let running = slow(&server, "m-1").await;
+    let running = slow(&server, "m-1", LONG).await;
     status(&server, &running, "TASK_STATE_WORKING").await;
-    let waiting = slow(&server, "m-2").await;
+    let waiting = slow(&server, "m-2", LONG).await;
     status(&server, &waiting, "TASK_STATE_SUBMITTED").await;
     server.adhere(&event("e-2", Some("e-1"), "r-1", USE, "deny", json!({}))).await;
     status(&server, &running, "TASK_STATE_WORKING").await; // it is let finish
@@ -108,7 +112,7 @@ async fn s7_what_waited_begins_by_consent_that_holds_then() {
     assert_eq!(decisions, ["permit", "permit", "deny"], "that it was refused is on record");
 
     server.adhere(&event("e-3", Some("e-2"), "r-1", USE, "permit", json!({}))).await;
-    let again = slow(&server, "m-3").await;
+    let again = slow(&server, "m-3", LONG).await;
     status(&server, &again, "TASK_STATE_WORKING").await;
     let config = server.crash();
     publish(&world, &second());

@@ -12,6 +12,7 @@ mod crashes;
 mod custody;
 mod demo;
 mod faults;
+mod live;
 mod page;
 mod policy;
 mod reference;
