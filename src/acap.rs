@@ -10,6 +10,7 @@ mod book;
 pub(crate) mod caller;
 mod calls;
 mod denial;
+mod export;
 pub(crate) mod http;
 pub mod jws;
 pub mod keys;
@@ -45,7 +46,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
-use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore, oneshot, watch};
 
 pub use caller::{Action, Caller, Permit, Pointer, PolicyError, Refusal, Signer, Terms, Way};
 pub(crate) use calls::Told;
@@ -96,6 +97,7 @@ pub(crate) struct Acap {
     books: RwLock<BTreeMap<AgentId, Arc<Mutex<Book>>>>,
     signatures: Option<Arc<dyn Signatures>>,
     streams: push::Streams,
+    exports: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Acap {
@@ -133,6 +135,7 @@ impl Acap {
             books: RwLock::new(books.collect()),
             signatures: None,
             streams: push::Streams::default(),
+            exports: Arc::new(Semaphore::new(export::EXPORTS_MAX)),
             config,
             line: RwLock::new(Arc::new(line)),
             putting: Mutex::new(()),

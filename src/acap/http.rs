@@ -42,6 +42,7 @@ pub(crate) fn router(surface: Surface) -> Router {
         .route("/acap/changes", get(super::push::changes))
         .route("/acap/audit/{*caller}", get(audit))
         .route("/acap/page/{*caller}", get(page))
+        .route("/acap/export/{*caller}", get(export))
         .with_state(surface)
 }
 
@@ -223,17 +224,40 @@ async fn page(
     (headers, super::page::page(&read)).into_response()
 }
 
+/// All of them, for a third party.
+async fn export(
+    State(surface): State<Surface>,
+    Path(caller): Path<String>,
+    request: Request,
+) -> Response {
+    let (parts, _) = request.into_parts();
+    let exported = match surface.may_read(&caller, &parts) {
+        Ok(caller) => surface.acap.export(caller).await,
+        Err(denial) => Err(denial),
+    };
+    exported.unwrap_or_else(|denial| answer(Err(denial)))
+}
+
+fn malformed(what: String) -> Denial {
+    Denial::new(StatusCode::BAD_REQUEST, "malformed", what)
+}
+
 impl Surface {
-    /// A page of the chains of `caller`, for itself or the operator.
-    async fn audit(&self, caller: &str, request: Request) -> Result<Value, Denial> {
-        let (parts, _) = request.into_parts();
-        let malformed = |what| Denial::new(StatusCode::BAD_REQUEST, "malformed", what);
-        let asks = self.caller(&parts)?;
+    /// Whose chains are asked for, by itself or the operator.
+    fn may_read(&self, caller: &str, parts: &Parts) -> Result<AgentId, Denial> {
+        let asks = self.caller(parts)?;
         let caller = AgentId::new(caller).map_err(|error| malformed(error.to_string()))?;
         if let Some(peer) = asks.filter(|peer| *peer != caller) {
             let what = format!("the chains of {caller} are not {peer}'s to read");
             return Err(Denial::forbidden("caller", what));
         }
+        Ok(caller)
+    }
+
+    /// A page of the chains of `caller`, for itself or the operator.
+    async fn audit(&self, caller: &str, request: Request) -> Result<Value, Denial> {
+        let (parts, _) = request.into_parts();
+        let caller = self.may_read(caller, &parts)?;
         let limit = query(&parts.uri, "limit").map(|text| text.parse::<usize>()).transpose();
         let limit = limit.map_err(|_| malformed("limit is no number".to_owned()))?;
         let limit = limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);

@@ -13,7 +13,7 @@ use proto::time::Time;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read as _};
+use std::io::{BufReader, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -44,6 +44,14 @@ pub(super) enum ConsentCommand {
     Reconcile {
         /// The callee.
         callee: AgentId,
+    },
+    /// Write the chains of a caller as the running node has them, in JSON lines: what `verify` checks.
+    Export {
+        /// The caller.
+        caller: AgentId,
+        /// File to write [default: standard output].
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
     },
     /// Serve the next version of our policy, at the running node. Consent to the version before ends.
     Policy {
@@ -133,6 +141,21 @@ impl ConsentCommand {
                 let found =
                     Client::find(global)?.post(&path, &[], Some(&body), Duration::ZERO).await?;
                 Ok(told(&found, json))
+            }
+            Self::Export { caller, out } => {
+                let path = ["acap", "export", caller.as_str()];
+                let mut export = Client::find(global)?.stream(&path).await?;
+                let mut to: Box<dyn Write> = match &out {
+                    Some(file) => {
+                        Box::new(File::create(file).with_context(|| file.display().to_string())?)
+                    }
+                    None => Box::new(std::io::stdout().lock()),
+                };
+                while let Some(chunk) = export.chunk().await.context("the export was cut")? {
+                    to.write_all(&chunk)?;
+                }
+                to.flush()?;
+                Ok(ExitCode::SUCCESS)
             }
             Self::Policy { file } => {
                 let policy: Value = serde_json::from_slice(&small(&file)?)

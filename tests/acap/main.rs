@@ -11,6 +11,7 @@ mod chains;
 mod crashes;
 mod custody;
 mod demo;
+mod evidence;
 mod faults;
 mod live;
 mod page;
