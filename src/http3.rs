@@ -131,6 +131,11 @@ impl Connection {
         exchange.said = true;
         Ok(exchange)
     }
+
+    /// Returns when it has ended.
+    pub(crate) async fn closed(&self) {
+        self.quic.closed().await;
+    }
 }
 
 /// A request, and its answer. Dropped early, the rest of the answer is not wanted; what it was about may go on.

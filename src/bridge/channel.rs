@@ -6,12 +6,14 @@ use super::message::{Code, Form, Message};
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX, proxy};
 use crate::calls::{Lines, tell};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::task::JoinSet;
 
 /// Bytes on their way to the proxy's task.
 const PIPE_LEN: usize = 64 * 1024;
+/// What the server of one client says before that hears it; further messages are lost.
+const UNHEARD_MAX: usize = 16;
 /// Member of `_meta` by which notifications name the request they belong to (MCP 2026-07-28).
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
@@ -73,7 +75,7 @@ pub(super) async fn run(far: Far, of_one: bool, mut todo: mpsc::Receiver<Do>) {
             }
         }
     });
-    let mut channel = Channel { of_one, calls: BTreeMap::new(), hears: None };
+    let mut channel = Channel { of_one, calls: BTreeMap::new(), hears: None, unheard: VecDeque::new() };
     let mut pending: Option<Vec<u8>> = None;
     loop {
         // What the server says is heard also while it hears nothing.
@@ -99,6 +101,7 @@ struct Channel {
     of_one: bool,
     calls: BTreeMap<u64, Call>,
     hears: Option<mpsc::Sender<Message>>,
+    unheard: VecDeque<Message>,
 }
 
 impl Channel {
@@ -134,6 +137,9 @@ impl Channel {
                 message
             }
             Do::Hear(hears) => {
+                for message in self.unheard.drain(..) {
+                    let _ = hears.try_send(message);
+                }
                 self.hears = Some(hears);
                 return None;
             }
@@ -184,6 +190,31 @@ impl Channel {
             let _ = hears.try_send(message);
         } else if let Some((_, call)) = self.calls.iter().next_back() {
             let _ = call.reply.try_send(message);
+        } else if self.unheard.len() < UNHEARD_MAX {
+            self.unheard.push_back(message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bd1_what_the_server_says_before_its_client_hears_is_kept_within_a_limit() {
+        let (calls, unheard) = (BTreeMap::new(), VecDeque::new());
+        let mut channel = Channel { of_one: true, calls, hears: None, unheard };
+        for number in 0..=UNHEARD_MAX {
+            channel.hear(Message::notification("notifications/message", json!({ "data": number })));
+        }
+        let (hears, mut heard) = mpsc::channel(2 * UNHEARD_MAX);
+        assert!(channel.act(Do::Hear(hears)).is_none());
+        for number in 0..UNHEARD_MAX {
+            let message = heard.try_recv().unwrap();
+            assert_eq!(message.params().unwrap()["data"], number);
+        }
+        assert!(heard.try_recv().is_err(), "no more than the limit");
+        channel.hear(Message::notification("notifications/message", json!({})));
+        assert!(heard.try_recv().is_ok(), "who hears is told at once");
     }
 }

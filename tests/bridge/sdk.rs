@@ -1,6 +1,6 @@
 //! The official SDK's client, unmodified, in both eras.
 
-use super::{GATE, Over, configs, files, here, proxy, python};
+use super::{GATE, Over, configs, files, here, proxy, python, start};
 use crate::common::{self, World, id};
 use abhyasa::mcp::MoqtTransport;
 use serde_json::json;
@@ -38,28 +38,38 @@ fn by_stdio(config: &Path, over: Over) -> Vec<String> {
 async fn ab3_the_sdk_calls_over_quic_with_obligations_beside_its_calls() {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     client("auto", &by_stdio(&bob, Over::Native)).await;
-    alice.stop().await.unwrap();
+    alice.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ab3_the_sdk_does_in_the_era_of_sessions_too() {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     client("legacy", &by_stdio(&bob, Over::Native)).await;
-    alice.stop().await.unwrap();
+    alice.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ab3_the_sdk_calls_over_moqt_with_obligations_beside_its_calls_in_both_eras() {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     client("auto", &by_stdio(&bob, Over::Moqt)).await;
     client("legacy", &by_stdio(&bob, Over::Moqt)).await;
-    alice.stop().await.unwrap();
+    alice.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ab3_the_sdk_calls_over_http3_with_obligations_beside_its_calls_in_both_eras() {
+    let world = World::new();
+    let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
+    let alice = start(alice).await;
+    client("auto", &by_stdio(&bob, Over::Http3)).await;
+    client("legacy", &by_stdio(&bob, Over::Http3)).await;
+    alice.stop().await;
 }
 
 /// A proxy that listens, and where.
@@ -84,6 +94,11 @@ async fn ab3_the_sdk_calls_over_http_and_quic_in_both_eras() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn ab3_the_sdk_calls_over_http_and_http3_in_both_eras() {
+    by_http(Over::Http3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ab3_the_sdk_calls_over_http_and_moqt_in_both_eras() {
     by_http(Over::Moqt).await;
 }
@@ -91,7 +106,7 @@ async fn ab3_the_sdk_calls_over_http_and_moqt_in_both_eras() {
 async fn by_http(over: Over) {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     let (mut child, url) = listening(&bob, over).await;
     client("auto", std::slice::from_ref(&url)).await;
     client("legacy", std::slice::from_ref(&url)).await;
@@ -104,7 +119,7 @@ async fn by_http(over: Over) {
         assert!(ended.expect("it ends").unwrap().success());
     }
     child.kill().await.ok();
-    alice.stop().await.unwrap();
+    alice.stop().await;
 }
 
 /// What Streamable HTTP wants of a server beside MCP itself.
@@ -174,10 +189,10 @@ async fn ab3_the_server_behind_may_speak_http() {
     common::eventually("the server", up).await;
     let files = format!("\n[[mcp_servers]]\nname = \"files\"\nurl = \"http://{at}/mcp\"\n");
     let (alice, bob) = configs(&world, &format!("{files}{GATE}"));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     client("auto", &by_stdio(&bob, Over::Native)).await;
     client("legacy", &by_stdio(&bob, Over::Native)).await;
-    alice.stop().await.unwrap();
+    alice.stop().await;
     server.kill().await.unwrap();
 }
 
@@ -186,7 +201,7 @@ async fn ab3_the_server_behind_may_speak_http() {
 async fn the_rust_sdk_calls_over_moqt() {
     let world = World::new();
     let (alice, bob) = configs(&world, &files());
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     let bob = abhyasa::config::NodeConfig::load(&bob).unwrap();
     let transport = MoqtTransport::connect(&bob, id("alice"), "files").await.unwrap();
     let client = rmcp::serve_client((), transport).await.unwrap();
@@ -199,5 +214,5 @@ async fn the_rust_sdk_calls_over_moqt() {
     client.cancel().await.unwrap();
     let error = MoqtTransport::connect(&bob, id("alice"), "other").await.unwrap_err();
     assert!(error.to_string().contains("no MCP server \"other\" for us"), "{error}");
-    alice.stop().await.unwrap();
+    alice.stop().await;
 }
