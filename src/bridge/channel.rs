@@ -75,7 +75,8 @@ pub(super) async fn run(far: Far, of_one: bool, mut todo: mpsc::Receiver<Do>) {
             }
         }
     });
-    let mut channel = Channel { of_one, calls: BTreeMap::new(), hears: None, unheard: VecDeque::new() };
+    let mut channel =
+        Channel { of_one, calls: BTreeMap::new(), hears: None, unheard: VecDeque::new() };
     let mut pending: Option<Vec<u8>> = None;
     loop {
         // What the server says is heard also while it hears nothing.

@@ -176,7 +176,9 @@ impl Hub {
         let (id, method) = match &message.form {
             Form::Request { id, method } => (id.clone(), method.clone()),
             Form::Notification { .. } | Form::Response { .. } => {
-                let Some(way) = session.or_else(|| self.shared()) else { return full(&Value::Null) };
+                let Some(way) = session.or_else(|| self.shared()) else {
+                    return full(&Value::Null);
+                };
                 let taken = way.ask(Do::Tell(message)).await;
                 return if taken { StatusCode::ACCEPTED } else { StatusCode::BAD_GATEWAY }
                     .into_response();
@@ -208,7 +210,8 @@ impl Hub {
             return StatusCode::INTERNAL_SERVER_ERROR.into_response(); // an empty channel has room
         };
         // Without sessions to go away is to cancel (MCP 2026-07-28 §Cancellation).
-        let gone = Gone { way: way.clone(), number: (!of_session).then_some(number), _place: place };
+        let gone =
+            Gone { way: way.clone(), number: (!of_session).then_some(number), _place: place };
         let lost = || {
             let what = "the way to the server ended";
             error(StatusCode::BAD_GATEWAY, &id, Code::Lost as i64, what)

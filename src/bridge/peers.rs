@@ -105,7 +105,7 @@ pub(super) fn begin(
     let len_max = begun.len_max(bridge.config());
     let (to, mut told) = mpsc::channel::<Vec<u8>>(MESSAGES_READY_MAX);
     let (says, heard) = mpsc::channel(1);
-    let (client, mut answers) = mpsc::channel::<Vec<u8>>(1);
+    let (client, mut answers) = mpsc::channel::<Vec<u8>>(MESSAGES_READY_MAX);
     let (said, from) = mpsc::channel(MESSAGES_READY_MAX);
     let mut work = JoinSet::new();
     work.spawn(async move {

@@ -149,13 +149,13 @@ impl Forwarder {
                     let in_session = self.session().id.is_some();
                     let hears = self.way.hears_cancels();
                     if cancels && (!in_session || hears) {
-                        if hears && let Err(error) = self.tell(text, &message).await {
-                            tracing::warn!(method, error = error.message, "not passed on");
-                        }
                         // A client of 2026-07-28 cancels over HTTP by hanging up.
                         let id = message.pointer("/params/requestId").map(Value::to_string);
                         if let Some((task, _)) = id.and_then(|id| running.remove(&id)) {
-                            task.abort();
+                            task.abort(); // and so it hears of no end without an answer
+                        }
+                        if hears && let Err(error) = self.tell(text, &message).await {
+                            tracing::warn!(method, error = error.message, "not passed on");
                         }
                         continue;
                     }

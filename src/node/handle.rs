@@ -2,8 +2,8 @@
 
 use crate::a2a::A2a;
 use crate::acap::{Acap, Caller};
-use crate::bridge::Bridge;
 use crate::binding::http::{HttpPeers, OfferReply};
+use crate::bridge::Bridge;
 use crate::calls::Incoming;
 use crate::clock::Clock;
 use crate::config::NodeConfig;

@@ -51,7 +51,8 @@ const GATE: &str =
 
 /// Alice's node with this behind it, and Bob, whose configuration the proxies have.
 fn configs(world: &World, more: &str) -> (NodeConfig, PathBuf) {
-    let (alice, _) = world.configs(&format!("[api]\nhttp3 = true\n[moq]\nenabled = true\n{more}"), "");
+    let (alice, _) =
+        world.configs(&format!("[api]\nhttp3 = true\n[moq]\nenabled = true\n{more}"), "");
     (alice, world.path().join("bob/abhyasa.toml"))
 }
 
@@ -121,6 +122,8 @@ struct Proxy {
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     calls: i64,
+    /// Whether it has a session of the time of `initialize`.
+    opened: bool,
 }
 
 impl Proxy {
@@ -133,7 +136,7 @@ impl Proxy {
             .spawn()
             .unwrap();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
-        Self { child, stdin, stdout: BufReader::new(stdout), calls: 0 }
+        Self { child, stdin, stdout: BufReader::new(stdout), calls: 0, opened: false }
     }
 
     async fn write(&mut self, line: &str) {
@@ -182,11 +185,13 @@ impl Proxy {
     /// Opens a session of the time of `initialize`.
     async fn open(&mut self) {
         let info = json!({ "name": "test", "version": "1" });
-        let params =
-            json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info });
+        let params = json!({
+            "protocolVersion": "2025-11-25", "capabilities": { "roots": {} }, "clientInfo": info,
+        });
         let opened = self.call("initialize", params).await;
         assert_eq!(opened["result"]["serverInfo"]["name"], "files", "{opened}");
         self.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+        self.opened = true;
     }
 
     /// Ends its input, and waits for its end.
