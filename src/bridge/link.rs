@@ -100,7 +100,7 @@ impl Far {
     async fn begin_moqt(&self, client: &Client) -> Result<Link, (Code, String)> {
         let begun = client.begin(&self.server).await;
         let begun = begun.map_err(|error| (Code::Unavailable, error.to_string()))?;
-        let Begun { to, from: mut messages, mut work } = begun;
+        let Begun { to, from: mut messages, sent: _, mut work } = begun;
         let (said, from) = mpsc::channel(MESSAGES_READY_MAX);
         let peer = self.peer.clone();
         work.spawn(async move {

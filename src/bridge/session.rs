@@ -255,7 +255,7 @@ impl Bridge {
                 let (to, from) = messages;
                 let served = async {
                     let (node, stop) = (self.node.clone(), self.stop.clone());
-                    let transport = Messages { to: Some(to), from };
+                    let transport = Messages::new(to, from);
                     let served = serve_on(node, Caller::Peer(peer), stop, transport).await;
                     if let Err(error) = served {
                         tracing::debug!(%error, "an MCP session of a peer");

@@ -237,6 +237,12 @@ impl Link {
         Held::begin(&self.inlet)
     }
 
+    /// As if it had had all the requests it may.
+    #[cfg(test)]
+    pub(crate) fn spend(&self) {
+        self.asked.store(REQUESTS_TOTAL_MAX, Ordering::Relaxed);
+    }
+
     /// Whether somebody holds it back.
     #[cfg(test)]
     pub(crate) fn is_held_back(&self) -> bool {

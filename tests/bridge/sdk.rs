@@ -3,6 +3,8 @@
 use super::{GATE, Over, configs, files, here, proxy, python, start};
 use crate::common::{self, World, id};
 use abhyasa::mcp::MoqtTransport;
+use rmcp::RoleClient;
+use rmcp::transport::Transport;
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
@@ -194,6 +196,36 @@ async fn ab3_the_server_behind_may_speak_http() {
     client("legacy", &by_stdio(&bob, Over::Native)).await;
     alice.stop().await;
     server.kill().await.unwrap();
+}
+
+/// Who closes is sure that all has arrived which was said before.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_said_before_the_transport_closes_arrives() {
+    const SAID: usize = 40;
+    let world = World::new();
+    let file = world.path().join("said");
+    let command = format!("cat > {}", file.display());
+    let keeps =
+        format!("\n[[mcp_servers]]\nname = \"keeps\"\ncommand = [\"sh\", \"-c\", {command:?}]\n");
+    let (alice, bob) = configs(&world, &keeps);
+    let alice = start(alice).await;
+    let bob = abhyasa::config::NodeConfig::load(&bob).unwrap();
+    let mut transport = MoqtTransport::connect(&bob, id("alice"), "keeps").await.unwrap();
+    for number in 0..SAID {
+        let params = json!({ "progressToken": 1, "progress": number });
+        let said =
+            json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params });
+        let said = serde_json::from_value(said).unwrap();
+        Transport::<RoleClient>::send(&mut transport, said).await.unwrap();
+    }
+    Transport::<RoleClient>::close(&mut transport).await.unwrap();
+    drop(transport);
+    let kept = async || {
+        let kept = std::fs::read_to_string(&file).unwrap_or_default();
+        (kept.lines().count() == SAID).then_some(())
+    };
+    common::eventually("all that was said", kept).await;
+    alice.stop().await;
 }
 
 /// The Rust SDK's client, on our transport.

@@ -57,7 +57,7 @@ pub(super) struct Unanswered {
 /// An answer of which the head is there.
 pub(super) enum Response {
     Http(reqwest::Response),
-    Http3 { head: axum::http::Response<()>, exchange: Exchange },
+    Http3 { head: axum::http::Response<()>, exchange: Box<Exchange> },
 }
 
 impl Target {
@@ -100,7 +100,7 @@ impl Behind {
         let said = self.connection.say(request, body.into()).await;
         let mut exchange = said.map_err(|error| away(error.to_string()))?;
         let head = exchange.head().await.map_err(|_| broke())?;
-        Ok(Response::Http3 { head, exchange })
+        Ok(Response::Http3 { head, exchange: Box::new(exchange) })
     }
 }
 
