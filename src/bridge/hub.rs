@@ -1,8 +1,10 @@
 //! A server that is reached by sessions, as Streamable HTTP (MCP 2026-07-28, and 2025-11-25 with its sessions).
 
-use super::channel::{self, Do};
+use super::MESSAGE_LEN_MAX;
+use super::channel::{self, Do, Told};
 use super::link::Far;
 use super::message::{Code, Form, Message};
+use crate::api::listen::holding;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -26,6 +28,8 @@ const SESSIONS_MAX: usize = 33;
 const CALLS_MAX: usize = 200;
 /// What is told of a call and not taken yet; the rest is lost, but not the answer.
 const TOLD_MAX: usize = 64;
+/// Bytes of all that is told and not read yet; beyond them an answer becomes an error.
+const TOLD_LEN_MAX: usize = 16 * MESSAGE_LEN_MAX;
 /// Things to do that wait for the way to the server.
 const ASKED_MAX: usize = 64;
 /// How often a quiet stream says that it is alive.
@@ -58,12 +62,14 @@ pub(super) fn error(status: StatusCode, id: &Value, code: i64, what: &str) -> Re
 pub(super) struct Room {
     sessions: Arc<Semaphore>,
     calls: Arc<Semaphore>,
+    /// Bytes that they have not read.
+    told: Arc<Semaphore>,
 }
 
 impl Default for Room {
     fn default() -> Self {
-        let (sessions, calls) = (Semaphore::new(SESSIONS_MAX), Semaphore::new(CALLS_MAX));
-        Self { sessions: Arc::new(sessions), calls: Arc::new(calls) }
+        let of = |max| Arc::new(Semaphore::new(max));
+        Self { sessions: of(SESSIONS_MAX), calls: of(CALLS_MAX), told: of(TOLD_LEN_MAX) }
     }
 }
 
@@ -116,9 +122,9 @@ impl Hub {
     fn open(&self, of_one: bool) -> Option<Way> {
         let place = self.room.sessions.clone().try_acquire_owned().ok()?;
         let (todo, asked) = mpsc::channel(ASKED_MAX);
-        let far = self.far.clone();
+        let (far, told) = (self.far.clone(), self.room.told.clone());
         tokio::spawn(async move {
-            channel::run(far, of_one, asked).await;
+            channel::run(far, of_one, told, asked).await;
             drop(place);
         });
         Some(Way { todo, used: Arc::new(Mutex::new(Instant::now())) })
@@ -222,21 +228,24 @@ impl Hub {
         let first = tokio::select! {
             biased;
             first = replies.recv() => first,
-            () = crate::mcp::stopped(self.stop.clone()) => Some(stops(&id)),
+            () = crate::mcp::stopped(self.stop.clone()) => Some(stops(&id).into()),
         };
         let Some(first) = first else { return lost() };
-        let opens = opened.filter(|_| first.error_code().is_none());
-        let mut response = if matches!(first.form, Form::Response { .. }) {
+        let opens = opened.filter(|_| first.message.error_code().is_none());
+        let mut response = if matches!(first.message.form, Form::Response { .. }) {
             gone.answered();
-            let status = match first.error_code() {
+            let Told { message, room } = first;
+            let status = match message.error_code() {
                 Some(NO_METHOD) if !of_session => StatusCode::NOT_FOUND,
                 Some(WRONG_PARAMS | NO_VERSION) if !of_session => StatusCode::BAD_REQUEST,
                 _ => StatusCode::OK,
             };
-            (status, [(header::CONTENT_TYPE, "application/json")], first.to_vec()).into_response()
+            let json = [(header::CONTENT_TYPE, "application/json")];
+            let response = (status, json, message.to_vec()).into_response();
+            response.map(|body| holding(body, room))
         } else {
-            let told = Told::new(Some(id.clone()), replies, self.stop.clone());
-            events(Told { first: Some(first), gone: Some(gone), ..told })
+            let events = Events::new(Some(id.clone()), replies, self.stop.clone());
+            Events { first: Some(first), gone: Some(gone), ..events }.into_response()
         };
         if let Some((id, way)) = opens
             && let Ok(value) = HeaderValue::try_from(&id)
@@ -258,7 +267,7 @@ impl Hub {
         if !way.ask(Do::Hear(hears)).await {
             return StatusCode::BAD_GATEWAY.into_response();
         }
-        events(Told::new(None, replies, self.stop.clone()))
+        Events::new(None, replies, self.stop.clone()).into_response()
     }
 
     /// Ends a session.
@@ -319,45 +328,57 @@ fn stops(id: &Value) -> Message {
 }
 
 /// What is told of a call, up to its response, or of no call.
-struct Told {
+struct Events {
     /// Of the call.
     id: Option<Value>,
-    first: Option<Message>,
-    replies: mpsc::Receiver<Message>,
+    first: Option<Told>,
+    replies: mpsc::Receiver<Told>,
     gone: Option<Gone>,
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
     stopped: bool,
+    /// Room of the event that is on its way.
+    sent: Option<OwnedSemaphorePermit>,
 }
 
-impl Told {
-    fn new(id: Option<Value>, replies: mpsc::Receiver<Message>, stop: Receiver<bool>) -> Self {
+impl Events {
+    fn new(id: Option<Value>, replies: mpsc::Receiver<Told>, stop: Receiver<bool>) -> Self {
         let stop = Box::pin(crate::mcp::stopped(stop));
-        Self { id, first: None, replies, gone: None, stop, stopped: false }
+        Self { id, first: None, replies, gone: None, stop, stopped: false, sent: None }
     }
 
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message>> {
+    fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<Option<Told>> {
         if self.stopped {
             return Poll::Ready(None);
         }
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(first));
         }
-        if let Poll::Ready(message) = self.replies.poll_recv(cx) {
-            return Poll::Ready(message);
+        if let Poll::Ready(told) = self.replies.poll_recv(cx) {
+            return Poll::Ready(told);
         }
         std::task::ready!(self.stop.as_mut().poll(cx));
         self.stopped = true;
-        Poll::Ready(self.id.as_ref().map(stops))
+        Poll::Ready(self.id.as_ref().map(|id| stops(id).into()))
+    }
+
+    fn into_response(self) -> Response {
+        let alive = KeepAlive::new().interval(ALIVE_EVERY);
+        let mut response = Sse::new(self).keep_alive(alive).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response.map(Body::new)
     }
 }
 
-impl Stream for Told {
+impl Stream for Events {
     type Item = Result<Event, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(message) = std::task::ready!(self.poll_message(cx)) else {
+        self.sent = None; // it was taken
+        let Some(Told { message, room }) = std::task::ready!(self.poll_told(cx)) else {
             return Poll::Ready(None);
         };
+        self.sent = room;
         if matches!(message.form, Form::Response { .. })
             && !self.stopped
             && let Some(gone) = self.gone.take()
@@ -367,12 +388,4 @@ impl Stream for Told {
         let data = String::from_utf8_lossy(&message.to_vec()).into_owned();
         Poll::Ready(Some(Ok(Event::default().data(data))))
     }
-}
-
-fn events(told: Told) -> Response {
-    let alive = KeepAlive::new().interval(ALIVE_EVERY);
-    let mut response = Sse::new(told).keep_alive(alive).into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response.map(Body::new)
 }

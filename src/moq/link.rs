@@ -279,6 +279,11 @@ impl Link {
         slot.ok().and_then(Result::ok).ok_or(LinkError::Full { max: REQUESTS_MAX })
     }
 
+    /// Whether it has had as many requests of ours as it may.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) >= REQUESTS_TOTAL_MAX
+    }
+
     /// Answers for a namespace, whether or not it is announced: with a direct peer that knows the name it need
     /// not be. A second call for the same one takes it over.
     pub(crate) fn answer(&self, namespace: TrackNamespace) -> Requests {

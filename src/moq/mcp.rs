@@ -192,6 +192,9 @@ impl Host {
 
     /// An id that is used once, of a session that is expected for a while.
     fn open(&self) -> Result<Opening, RequestErrorCode> {
+        if self.link.is_spent() {
+            return Err(RequestErrorCode::GoingAway); // nothing could be asked back
+        }
         let place = self.opening.clone().try_acquire_owned();
         let place = place.map_err(|_| RequestErrorCode::ExcessiveLoad)?;
         let id = crate::a2a::random_id().map_err(|_| RequestErrorCode::InternalError)?;
@@ -409,12 +412,16 @@ pub(crate) enum BeginError {
 impl BeginError {
     /// Whether the connection has had all the requests it may, of ours or of the node's, which then asks nothing back.
     const fn is_spent(&self) -> bool {
-        matches!(
-            self,
-            Self::None { source: LinkError::Spent { .. }, .. }
-                | Self::Refused { source: LinkError::Spent { .. }, .. }
-                | Self::Silent { .. }
-        )
+        const GOING_AWAY: u64 = RequestErrorCode::GoingAway as u64;
+        match self {
+            Self::Silent { .. } => true,
+            Self::None { source, .. } | Self::Refused { source, .. } => matches!(
+                source,
+                LinkError::Spent { .. }
+                    | LinkError::Refused { source: ServeError::Closed(GOING_AWAY), .. }
+            ),
+            Self::Dial { .. } | Self::Link { .. } | Self::Document { .. } => false,
+        }
     }
 }
 
