@@ -247,7 +247,7 @@ mod tests {
             Message::parse(text.to_string().as_bytes()).unwrap()
         };
         let mut channel = channel(answer(1).len);
-        let mut call = |channel: &mut Channel, number: u64| {
+        let call = |channel: &mut Channel, number: u64| {
             let (reply, replies) = mpsc::channel(4);
             let permit = reply.clone().try_reserve_owned().unwrap();
             let asked = json!({ "jsonrpc": "2.0", "id": "a", "method": "ping" });
