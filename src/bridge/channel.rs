@@ -182,11 +182,21 @@ impl Channel {
                 return;
             };
             message.replace_result_meta(SUBSCRIPTION, call.id.clone());
-            let Some(room) = self.room_for(&message) else {
-                let what = "no room for the answer: those before it are not read";
-                let error = Message::error(&call.id, Code::TooLong, what, json!({}));
-                call.answer.send(error.into());
-                return;
+            let len = message.len + call.id.to_string().len();
+            let room = match self.room_for(&message) {
+                Some(room) if len <= MESSAGE_LEN_MAX => Ok(room),
+                Some(_) => {
+                    Err(format!("an answer of {len} bytes, over the limit of {MESSAGE_LEN_MAX}"))
+                }
+                None => Err("no room for the answer: those before it are not read".to_owned()),
+            };
+            let room = match room {
+                Ok(room) => room,
+                Err(what) => {
+                    let error = Message::error(&call.id, Code::TooLong, &what, json!({}));
+                    call.answer.send(error.into());
+                    return;
+                }
             };
             call.answer.send(Told { message: message.with_id(call.id), room: Some(room) });
             return;
@@ -267,6 +277,25 @@ mod tests {
         let mut third = call(&mut channel, 3);
         channel.hear(answer(3));
         assert_eq!(third.try_recv().unwrap().message.error_code(), None);
+    }
+
+    #[test]
+    fn bd1_an_answer_that_its_clients_id_makes_too_long_is_an_error() {
+        let mut channel = channel(2 * MESSAGE_LEN_MAX);
+        for (len, fits) in [(MESSAGE_LEN_MAX - 200, true), (MESSAGE_LEN_MAX - 50, false)] {
+            let (reply, mut replies) = mpsc::channel(4);
+            let answer = reply.clone().try_reserve_owned().unwrap();
+            let asked = json!({ "jsonrpc": "2.0", "id": "x".repeat(100), "method": "ping" });
+            let message = Message::of(asked).unwrap();
+            channel.act(Do::Call { message, reply, answer, number: 1 });
+            let mut said = json!({ "jsonrpc": "2.0", "id": 1, "result": { "text": "" } });
+            let short = said.to_string().len();
+            said["result"]["text"] = "x".repeat(len - short).into();
+            channel.hear(Message::parse(said.to_string().as_bytes()).unwrap());
+            let told = replies.try_recv().unwrap().message;
+            assert_eq!(told.error_code().is_none(), fits, "{len}");
+            assert!(told.to_vec().len() <= MESSAGE_LEN_MAX);
+        }
     }
 
     #[test]
