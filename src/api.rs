@@ -21,10 +21,12 @@ mod peer;
 pub(crate) mod transfer;
 mod watch;
 
+pub(crate) use auth::Certified;
 pub use auth::{Auth, AuthError};
 
 use crate::a2a::http as a2a;
 use crate::acap::http as acap;
+use crate::bridge;
 use crate::calls::Serving;
 use crate::mcp;
 use crate::node::NodeHandle;
@@ -214,9 +216,15 @@ pub async fn serve(
         listen::Bounded::new(listener, config.api.connections_max, listen::IDLE_TIME_MAX, wait);
     let app = App { node, auth: Arc::new(auth), stop: stop.clone() };
     let http3 = app.node.http3().map(|connections| {
-        let body_len_max = config.api.body_len_max.max(config.a2a.request_len_max);
-        let router = around(routes_of_peers(&app), &app);
-        let per_peer_max = config.quic.connections_per_peer_max;
+        let mut body_len_max = config.api.body_len_max.max(config.a2a.request_len_max);
+        let mut router = routes_of_peers(&app);
+        if let Some(bridge) = app.node.bridge() {
+            router = router.merge(bridge::router(bridge, stop.clone()));
+            body_len_max = body_len_max.max(bridge::MESSAGE_LEN_MAX);
+        }
+        let router = around(router, &app);
+        // Each proxy has a connection of its own, beside that of the node.
+        let per_peer_max = 2 * config.quic.connections_per_peer_max;
         let serving = Serving { per_peer_max, stop: stop.clone() };
         h3::Http3::new(router, body_len_max, serving).serve(connections)
     });

@@ -1,8 +1,8 @@
-//! MCP between nodes: a client here, a server behind another node, and native QUIC or MOQT between them.
+//! MCP between nodes: a client here, a server behind another node, and QUIC, HTTP/3 or MOQT between them.
 //!
 //! ```text
-//!  MCP client ──stdio, HTTP──► proxy ══ QUIC: lines, or MOQT ══► node: session ──stdio, HTTP──► MCP server
-//!                                                                 │ envelope to the core, then the gate
+//!  MCP client ──stdio, HTTP──► proxy ══ QUIC: lines, HTTP/3, MOQT ══► node: session ──stdio, HTTP──► MCP server
+//!                                                                  │ envelope to the core, then the gate
 //! ```
 //!
 //! Messages pass as they are: what neither side of the bridge knows reaches the other end whole. The
@@ -12,9 +12,12 @@
 
 mod channel;
 mod consent;
+mod http3;
+mod hub;
 mod link;
 pub(crate) mod listen;
 mod message;
+mod peers;
 pub(crate) mod proxy;
 mod running;
 mod session;
@@ -23,6 +26,7 @@ mod upstream;
 
 pub(crate) use link::{Far, Over};
 pub(crate) use message::Code;
+pub(crate) use peers::{Connected, router};
 pub(crate) use session::Bridge;
 pub use transport::{ConnectError, MoqtTransport};
 
@@ -30,3 +34,5 @@ pub use transport::{ConnectError, MoqtTransport};
 pub(crate) const MESSAGE_LEN_MAX: usize = 4 * 1024 * 1024;
 /// Messages on their way in one direction of one session; further ones wait at their sender.
 pub(crate) const MESSAGES_READY_MAX: usize = 4;
+/// What a call is answered whose way broke.
+pub(crate) const BROKE: &str = "the way to the server broke: whether the call ran is not known";

@@ -16,6 +16,7 @@ mod endpoint;
 mod escalation;
 mod gate;
 mod handler;
+mod http3;
 pub mod identity;
 pub mod init;
 pub mod loopback;

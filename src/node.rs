@@ -442,6 +442,7 @@ impl Builder {
             acap,
             consents,
             http3: Arc::new(Mutex::new(http3)),
+            bridge: Arc::default(),
             quic_address,
         };
         let per_peer_max = handle.config.quic.connections_per_peer_max;
@@ -450,6 +451,7 @@ impl Builder {
         if let Some(incoming) = mcp_calls {
             let bridge = Arc::new(Bridge::new(handle.clone(), gate, stopping.clone()));
             fronts.mcp = Some(bridge.clone());
+            let _ = handle.bridge.set(Arc::downgrade(&bridge)); // it is the first
             let serving = Serving { per_peer_max, stop: stopping.clone() };
             let serve = move |peer, send, recv| bridge.clone().serve(peer, send, recv);
             servers.spawn(serving.calls(incoming, serve));

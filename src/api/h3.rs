@@ -1,8 +1,9 @@
-//! HTTP/3 on the UDP port of the node (RFC 9114): the routes of peers and of A2A, for peers known by
+//! HTTP/3 on the UDP port of the node (RFC 9114): the routes of peers, of A2A and of MCP servers, for peers known by
 //! their certificates. The operator's routes are not here: they trust a machine, or a token.
 
 use super::auth::Certified;
 use super::listen::IDLE_TIME_MAX;
+use crate::bridge::Connected;
 use crate::calls::{Incoming, Serving};
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody as _};
@@ -67,6 +68,7 @@ impl Http3 {
             Ok(http) => http,
             Err(error) => return tracing::debug!(%peer, %error, "no HTTP/3"),
         };
+        let connected = Connected::default(); // as do sessions
         let mut requests = JoinSet::new(); // they end when this does
         let stops = loop {
             tokio::select! {
@@ -78,7 +80,8 @@ impl Http3 {
                 }
                 accepted = http.accept() => match accepted {
                     Ok(Some(resolver)) => {
-                        requests.spawn(self.clone().request(resolver, peer.clone()));
+                        let of = (Certified(peer.clone()), connected.clone());
+                        requests.spawn(self.clone().request(resolver, of));
                     }
                     Ok(None) => break false,
                     Err(error) => {
@@ -100,7 +103,11 @@ impl Http3 {
     }
 
     /// Answers one request. `None`: the client is gone, or took too long.
-    async fn request(mut self, resolver: Resolver, peer: AgentId) -> Option<()> {
+    async fn request(
+        mut self,
+        resolver: Resolver,
+        (certified, connected): (Certified, Connected),
+    ) -> Option<()> {
         let taken = tokio::time::timeout(REQUEST_TIME_MAX, async {
             let (head, mut stream) = resolver.resolve_request().await.ok()?;
             let body = read(&mut stream, self.body_len_max, &self.bodies).await;
@@ -110,7 +117,8 @@ impl Http3 {
         let response = match body {
             Ok((body, _room)) => {
                 let (mut parts, ()) = head.into_parts();
-                parts.extensions.insert(Certified(peer));
+                parts.extensions.insert(certified);
+                parts.extensions.insert(connected);
                 let Ok(response) =
                     self.router.call(Request::from_parts(parts, Body::from(body))).await;
                 response

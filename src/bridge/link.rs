@@ -2,9 +2,11 @@
 
 use super::consent::Consent;
 use super::message::{Code, Form, Message};
-use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
+use super::session::Bridge;
+use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX, http3, peers};
 use crate::calls::{Calls, Lines, tell};
 use crate::config::NodeConfig;
+use crate::http3::Http3;
 use crate::moq::mcp::{Begun, Client};
 use crate::peers::Dial;
 use crate::tls::{self, TlsIdentity};
@@ -17,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// How long the other node may take for its first line.
-const HEAD_TIME_MAX: Duration = Duration::from_secs(15);
+pub(super) const HEAD_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// What sessions go over.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
@@ -25,6 +27,8 @@ pub(crate) enum Over {
     /// A QUIC stream each (ALPN abhyasa-mcp/1)
     #[default]
     Native,
+    /// Streamable HTTP over HTTP/3 (ALPN h3)
+    Http3,
     /// Tracks of Media over QUIC (ALPN moqt-18)
     Moqt,
 }
@@ -44,7 +48,10 @@ pub(crate) struct Far {
 #[derive(Clone, Debug)]
 enum Way {
     Native(Arc<Calls>),
+    Http3(Arc<Http3>),
     Moqt(Arc<Client>),
+    /// Of a peer with a server behind this node.
+    Here(Arc<Bridge>),
 }
 
 impl Far {
@@ -62,10 +69,16 @@ impl Far {
                 let addresses = [(peer.clone(), address)].into_iter().collect();
                 Way::Native(Arc::new(Calls::new(dial, addresses)))
             }
+            Over::Http3 => Way::Http3(Arc::new(Http3::new(dial, peer.clone(), address))),
             Over::Moqt => Way::Moqt(Arc::new(Client::new(dial, peer.clone(), address))),
         };
         let consent = Consent::of(config, &peer, &server)?.map(Arc::new);
         Ok(Self { way, peer, server, consent, held: false })
+    }
+
+    /// Sessions of `peer` with `server` behind this node.
+    pub(super) const fn here(bridge: Arc<Bridge>, peer: AgentId, server: String) -> Self {
+        Self { way: Way::Here(bridge), peer, server, consent: None, held: false }
     }
 
     /// Whether a message may go to the server by our consent; if not, what its sender is answered.
@@ -92,14 +105,16 @@ impl Far {
     pub(crate) async fn begin(&self) -> Result<Link, (Code, String)> {
         match &self.way {
             Way::Native(calls) => self.begin_native(calls).await,
+            Way::Http3(http) => http3::begin(http, &self.server).await,
             Way::Moqt(client) => self.begin_moqt(client).await,
+            Way::Here(bridge) => peers::begin(bridge, &self.peer, &self.server),
         }
     }
 
     async fn begin_moqt(&self, client: &Client) -> Result<Link, (Code, String)> {
         let begun = client.begin(&self.server).await;
         let begun = begun.map_err(|error| (Code::Unavailable, error.to_string()))?;
-        let Begun { to, from: mut messages, mut work } = begun;
+        let Begun { to, from: mut messages, sent: _, mut work } = begun;
         let (said, from) = mpsc::channel(MESSAGES_READY_MAX);
         let peer = self.peer.clone();
         work.spawn(async move {

@@ -2,7 +2,7 @@
 
 use super::link::{Far, Link, Opening};
 use super::message::{Code, Form, Message};
-use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
+use super::{BROKE, MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use crate::calls::{LineError, Lines, tell};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -231,9 +231,8 @@ impl Proxy {
                 self.answered(line);
             }
         }
-        let what = "the way to the server broke: whether the call ran is not known";
         for (id, _) in std::mem::take(&mut self.running).into_values() {
-            self.answer(&id, Code::Lost, what);
+            self.answer(&id, Code::Lost, BROKE);
         }
     }
 

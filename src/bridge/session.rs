@@ -183,6 +183,17 @@ impl Bridge {
         names
     }
 
+    /// Whether there is a server of this name for `peer`.
+    pub(super) fn is_for(&self, peer: &AgentId, name: &str) -> bool {
+        let own = name == OWN_SERVER && self.node.config().mcp.enabled;
+        own || self.servers.get(name).is_some_and(|server| is_for(server, peer))
+    }
+
+    /// What a peer is told: what is not its own looks like what is not there.
+    pub(super) fn none(peer: &AgentId, name: &str) -> String {
+        format!("no MCP server {name:?} for {peer} here")
+    }
+
     /// Takes a place for a session of `peer` with a server, and starts what it needs.
     ///
     /// # Errors
@@ -216,8 +227,7 @@ impl Bridge {
             return Ok(Begun::Own(place));
         }
         let server = self.servers.get(name).filter(|server| is_for(server, peer));
-        // What is not this peer's looks like what is not there.
-        let none = || (Code::Unavailable, format!("no MCP server {name:?} for {peer} here"));
+        let none = || (Code::Unavailable, Self::none(peer, name));
         let server = server.ok_or_else(none)?;
         let started = match &server.reach {
             McpReach::Command(command) => Upstream::program(name, command, place),
@@ -256,7 +266,7 @@ impl Bridge {
                 let (to, from) = messages;
                 let served = async {
                     let (node, stop) = (self.node.clone(), self.stop.clone());
-                    let transport = Messages { to: Some(to), from };
+                    let transport = Messages::new(to, from);
                     let served = serve_on(node, Caller::Peer(peer), stop, transport).await;
                     if let Err(error) = served {
                         tracing::debug!(%error, "an MCP session of a peer");

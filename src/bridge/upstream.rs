@@ -4,7 +4,7 @@ use super::message::Message;
 use super::{MESSAGE_LEN_MAX, MESSAGES_READY_MAX};
 use crate::calls::{LineError, Lines, tell};
 use crate::config::{HttpUrl, read_token};
-use crate::mcp::forward::{Target, forward};
+use crate::mcp::forward::{Target, Way, forward};
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
@@ -163,7 +163,7 @@ impl Upstream {
                 tokio::time::sleep(FAREWELL_TIME_MAX).await;
             };
             tokio::select! {
-                forwarded = forward(target, read, lines) => {
+                forwarded = forward(Way::Http(target), read, lines) => {
                     if let Err(error) = forwarded {
                         tracing::warn!(server, %error, "the way to an MCP server");
                     }

@@ -1,7 +1,7 @@
 //! `abhyasa mcp stdio`: messages of MCP from standard input to the running node, and its answers back.
 
 use super::client::Client;
-use crate::mcp::forward::{self, Target};
+use crate::mcp::forward::{self, Way};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 
@@ -20,8 +20,8 @@ pub(super) async fn stdio(client: &Client) -> anyhow::Result<()> {
         }
         std::io::Result::Ok(())
     });
-    let target: Target = client.target("mcp");
-    forward::forward(target, tokio::io::stdin(), lines).await?;
+    let way = Way::Http(client.target("mcp"));
+    forward::forward(way, tokio::io::stdin(), lines).await?;
     writer.await??; // who stopped reading us is no reader to complain to
     Ok(())
 }

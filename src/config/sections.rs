@@ -75,8 +75,8 @@ section! {
         /// File with the bearer token that callers must show; refused when every user may read
         /// it. Without it, everyone on this machine may call.
         token_file: Option<PathBuf> = None;
-        /// Whether peers may also call as HTTP/3, at quic.listen: the papers' HTTP binding and A2A, each
-        /// peer known by its certificate.
+        /// Whether peers may also call as HTTP/3, at quic.listen: the papers' HTTP binding, A2A and
+        /// the MCP servers behind the node, each peer known by its certificate.
         http3: bool = false;
         /// Bytes in a request body. A longer one is answered 413.
         body_len_max: usize = 8_388_608, OBLIGATION_LEN_MAX => GIB;

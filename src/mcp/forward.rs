@@ -5,9 +5,12 @@
 //! restart, it is begun again the way the client began it, with what the client had subscribed to, so
 //! that the client does not notice.
 
-use bytes::Bytes;
+mod way;
+
+pub(crate) use way::{Behind, Target, Way};
+
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, Response, StatusCode, Url};
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +18,8 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
+use way::{Response, Unanswered};
 
-/// Bytes of one line, in either direction.
-const LINE_LEN_MAX: usize = 64 * 1024 * 1024;
 /// Requests of the client that are not answered yet. A further one is answered with an error.
 const REQUESTS_MAX: usize = 256;
 /// How long what was asked may take to be answered once the client has said its last.
@@ -27,11 +29,7 @@ const TELL_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long to wait before the stream of a session is opened again.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 /// JSON-RPC: a line that is no JSON.
-const PARSE_ERROR: i32 = -32700;
-/// JSON-RPC: the server is not there, or did not answer as it should.
-const INTERNAL_ERROR: i32 = -32603;
-/// Outside of the range that JSON-RPC keeps: too many requests at a time.
-const BUSY: i32 = 429;
+const PARSE_ERROR: i64 = -32_700;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -40,53 +38,17 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// Where a message of 2026-07-28 says its version.
 const META_VERSION: &str = "/params/_meta/io.modelcontextprotocol~1protocolVersion";
 
-/// Where messages go.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) http: reqwest::Client,
-    /// The MCP endpoint.
-    pub(crate) url: Url,
-    pub(crate) token: Option<String>,
-    /// Who is not there when nobody is: `no node`.
-    pub(crate) who: &'static str,
-    /// What to do about it.
-    pub(crate) hint: String,
-}
-
-impl Target {
-    fn request(&self, method: Method) -> reqwest::RequestBuilder {
-        let request = self.http.request(method, self.url.clone());
-        match &self.token {
-            Some(token) => request.bearer_auth(token),
-            None => request,
-        }
-    }
-
-    fn away(&self, error: &reqwest::Error) -> String {
-        let mut why: &dyn std::error::Error = error;
-        while let Some(source) = why.source() {
-            why = source;
-        }
-        let Self { url, who, hint, .. } = self;
-        if error.is_connect() {
-            format!("{who} answers at {url}: {why}{hint}")
-        } else {
-            format!("{url} did not answer: {why}")
-        }
-    }
-}
-
-/// Forwards lines until there are no more. What comes back goes to `lines`, which their reader bounds.
+/// Forwards lines until there are no more, or the way is gone. What comes back goes to `lines`, which their reader bounds.
 ///
 /// # Errors
 /// `read` is broken, or a line is too long.
 pub(crate) async fn forward<R: AsyncRead + Unpin>(
-    target: Target,
+    way: Way,
     read: R,
     lines: mpsc::Sender<String>,
 ) -> anyhow::Result<()> {
     let forwarder = Arc::new(Forwarder {
-        target,
+        way,
         lines,
         session: Mutex::default(),
         beginning: tokio::sync::Mutex::default(),
@@ -106,27 +68,11 @@ struct Session {
 }
 
 struct Forwarder {
-    target: Target,
+    way: Way,
     lines: mpsc::Sender<String>,
     session: Mutex<Session>,
     /// Held while a session is begun again.
     beginning: tokio::sync::Mutex<()>,
-}
-
-/// Why there is no answer.
-struct Unanswered {
-    code: i32,
-    message: String,
-}
-
-impl Unanswered {
-    fn new(message: impl ToString) -> Self {
-        Self { code: INTERNAL_ERROR, message: message.to_string() }
-    }
-
-    fn ended() -> Self {
-        Self::new("the server ended the stream before it answered")
-    }
 }
 
 impl Forwarder {
@@ -153,16 +99,22 @@ impl Forwarder {
         let mut asked = JoinSet::new();
         let mut running: HashMap<String, (AbortHandle, bool)> = HashMap::new();
         let mut stream: Option<tokio::task::JoinHandle<()>> = None;
+        let mut gone = false;
+        let len_max = self.way.len_max();
         loop {
             let mut line = Vec::new();
-            let max = LINE_LEN_MAX as u64 + 1;
-            if (&mut input).take(max).read_until(b'\n', &mut line).await? == 0 {
+            let mut source = (&mut input).take(len_max as u64 + 1);
+            let read = tokio::select! {
+                read = source.read_until(b'\n', &mut line) => read?,
+                () = self.way.gone() => {
+                    gone = true;
+                    break;
+                }
+            };
+            if read == 0 {
                 break;
             }
-            anyhow::ensure!(
-                line.len() <= LINE_LEN_MAX,
-                "a message of more than {LINE_LEN_MAX} bytes"
-            );
+            anyhow::ensure!(line.len() <= len_max, "a message of more than {len_max} bytes");
             while asked.try_join_next().is_some() {}
             running.retain(|_, (task, _)| !task.is_finished());
             let text = String::from_utf8_lossy(&line).trim().to_owned();
@@ -183,7 +135,7 @@ impl Forwarder {
                     if running.len() >= REQUESTS_MAX {
                         let message =
                             format!("{REQUESTS_MAX} requests are not answered yet, the limit");
-                        self.fail(id, Unanswered { code: BUSY, message }).await;
+                        self.fail(id, self.way.busy(message)).await;
                         continue;
                     }
                     let endless = method == "subscriptions/listen";
@@ -193,12 +145,17 @@ impl Forwarder {
                     running.insert(key, (task, endless));
                 }
                 _ => {
-                    // A client of 2026-07-28 cancels over HTTP by hanging up.
-                    let cancelled = message.pointer("/params/requestId").map(Value::to_string);
+                    let cancels = method == "notifications/cancelled";
                     let in_session = self.session().id.is_some();
-                    if method == "notifications/cancelled" && !in_session {
-                        if let Some((task, _)) = cancelled.and_then(|id| running.remove(&id)) {
-                            task.abort();
+                    let hears = self.way.hears_cancels();
+                    if cancels && (!in_session || hears) {
+                        // A client of 2026-07-28 cancels over HTTP by hanging up.
+                        let id = message.pointer("/params/requestId").map(Value::to_string);
+                        if let Some((task, _)) = id.and_then(|id| running.remove(&id)) {
+                            task.abort(); // and so it hears of no end without an answer
+                        }
+                        if hears && let Err(error) = self.tell(text, &message).await {
+                            tracing::warn!(method, error = error.message, "not passed on");
                         }
                         continue;
                     }
@@ -221,9 +178,10 @@ impl Forwarder {
         let _ = tokio::time::timeout(LAST_ANSWERS_TIME_MAX, rest).await;
         asked.shutdown().await;
         let id = self.session().id.take();
-        if let Some(id) = id {
-            let end = self.target.request(Method::DELETE).header(SESSION, id);
-            let _ = end.timeout(LAST_ANSWERS_TIME_MAX).send().await;
+        if let Some(id) = id.filter(|_| !gone) {
+            let headers = HeaderMap::from_iter([(SESSION, id)]);
+            let max = Some(LAST_ANSWERS_TIME_MAX);
+            let _ = self.way.send(Method::DELETE, headers, String::new(), max).await;
         }
         Ok(())
     }
@@ -247,10 +205,10 @@ impl Forwarder {
     /// Passes on what has no answer.
     async fn tell(&self, text: String, message: &Value) -> Result<(), Unanswered> {
         let posted = tokio::time::timeout(TELL_TIME_MAX, self.post(text, message)).await;
-        let response = posted.map_err(|_| Unanswered::new("the server takes too long"))??;
+        let response = posted.map_err(|_| self.way.lost("the server takes too long"))??;
         match response.status() {
             status if status.is_success() => Ok(()),
-            status => Err(Unanswered::new(format!("the server answered {status}"))),
+            status => Err(self.way.lost(format!("the server answered {status}"))),
         }
     }
 
@@ -269,8 +227,7 @@ impl Forwarder {
     }
 
     async fn send(&self, text: String, headers: HeaderMap) -> Result<Response, Unanswered> {
-        let request = self.target.request(Method::POST).headers(headers).body(text);
-        request.send().await.map_err(|error| Unanswered::new(self.target.away(&error)))
+        self.way.send(Method::POST, headers, text, None).await
     }
 
     /// The headers that must say what a message says (MCP, Streamable HTTP).
@@ -328,7 +285,7 @@ impl Forwarder {
             let session = self.session();
             (session.began.clone(), session.subscribed.clone())
         };
-        let gone = || Unanswered::new("the server has forgotten the session");
+        let gone = || self.way.lost("the server has forgotten the session");
         let began = began.ok_or_else(gone)?;
         let message: Value = serde_json::from_str(&began).map_err(|_| gone())?;
         let response = self.send(began, self.headers(&message)).await?;
@@ -368,23 +325,27 @@ impl Forwarder {
     /// Passes an answer back, and what comes before it.
     async fn pass(&self, response: Response, id: &Value) -> Result<(), Unanswered> {
         let mut answered = false;
-        let mut messages = Messages::of(response, id.clone());
+        let mut messages = Messages::of(&self.way, response, id.clone());
         while let Some((text, message)) = messages.next().await? {
             answered |= message.get("id") == Some(id) && message.get("method").is_none();
             self.say(text).await;
         }
-        if answered { Ok(()) } else { Err(Unanswered::ended()) }
+        if answered { Ok(()) } else { Err(self.ended()) }
     }
 
     /// The one answer that there is to be.
     async fn one(&self, response: Response, id: &Value) -> Result<(String, Value), Unanswered> {
-        let mut messages = Messages::of(response, id.clone());
+        let mut messages = Messages::of(&self.way, response, id.clone());
         while let Some((text, message)) = messages.next().await? {
             if message.get("id") == Some(id) {
                 return Ok((text, message));
             }
         }
-        Err(Unanswered::ended())
+        Err(self.ended())
+    }
+
+    fn ended(&self) -> Unanswered {
+        self.way.lost("the server ended the stream before it answered")
     }
 
     /// Follows what the server says unasked, for as long as the session lives.
@@ -395,14 +356,12 @@ impl Forwarder {
                 (session.id.clone(), session.version.clone())
             };
             let Some(id) = id else { return }; // the server keeps no sessions
-            let mut request = self.target.request(Method::GET).header(SESSION, id.clone());
-            request = request.header(ACCEPT, "text/event-stream");
-            if let Some(version) = version {
-                request = request.header(VERSION, version);
-            }
-            match request.send().await {
+            let accept = HeaderValue::from_static("text/event-stream");
+            let mut headers = HeaderMap::from_iter([(SESSION, id.clone()), (ACCEPT, accept)]);
+            headers.extend(version.map(|version| (VERSION, version)));
+            match self.way.send(Method::GET, headers, String::new(), None).await {
                 Ok(response) if response.status().is_success() => {
-                    let mut messages = Messages::of(response, Value::Null);
+                    let mut messages = Messages::of(&self.way, response, Value::Null);
                     while let Ok(Some((text, _))) = messages.next().await {
                         self.say(text).await;
                     }
@@ -418,7 +377,8 @@ impl Forwarder {
 }
 
 /// The messages of a response, whether it is one or a stream of them.
-struct Messages {
+struct Messages<'a> {
+    way: &'a Way,
     response: Response,
     /// Of the request, which the one message of no stream must answer.
     id: Value,
@@ -427,10 +387,10 @@ struct Messages {
     over: bool,
 }
 
-impl Messages {
-    fn of(response: Response, id: Value) -> Self {
+impl<'a> Messages<'a> {
+    fn of(way: &'a Way, response: Response, id: Value) -> Self {
         let (events, ready) = (Events::default(), VecDeque::new());
-        Self { response, id, events, ready, over: false }
+        Self { way, response, id, events, ready, over: false }
     }
 
     /// The next message, as it came and as what it is.
@@ -446,27 +406,22 @@ impl Messages {
         loop {
             if let Some(text) = self.ready.pop_front() {
                 let message = serde_json::from_str(&text);
-                let message = message.map_err(|_| Unanswered::new("an event is no message"))?;
+                let message = message.map_err(|_| self.way.lost("an event is no message"))?;
                 return Ok(Some((text, message)));
             }
-            let Some(chunk) = self.chunk().await? else { return Ok(None) };
-            self.ready.extend(self.events.take(&chunk).map_err(Unanswered::new)?);
+            let Some(chunk) = self.response.chunk().await? else { return Ok(None) };
+            let taken = self.events.take(&chunk, self.way.len_max());
+            self.ready.extend(taken.map_err(|what| self.way.lost(what))?);
         }
-    }
-
-    async fn chunk(&mut self) -> Result<Option<Bytes>, Unanswered> {
-        let chunk = self.response.chunk().await;
-        chunk.map_err(|error| Unanswered::new(format!("the answer broke off: {error}")))
     }
 
     async fn whole(&mut self) -> Result<(String, Value), Unanswered> {
         let mut body = Vec::new();
-        while let Some(chunk) = self.chunk().await? {
+        let len_max = self.way.len_max();
+        while let Some(chunk) = self.response.chunk().await? {
             body.extend_from_slice(&chunk);
-            if body.len() > LINE_LEN_MAX {
-                return Err(Unanswered::new(format!(
-                    "an answer of more than {LINE_LEN_MAX} bytes"
-                )));
+            if body.len() > len_max {
+                return Err(self.way.lost(format!("an answer of more than {len_max} bytes")));
             }
         }
         let text = String::from_utf8_lossy(&body).into_owned();
@@ -479,8 +434,7 @@ impl Messages {
             other => {
                 let said = other.ok();
                 let said = said.as_ref().and_then(|body| body.pointer("/error/message")?.as_str());
-                let (status, said) = (self.response.status(), said.unwrap_or(&text));
-                Err(Unanswered::new(format!("the server answered {status}: {said}")))
+                Err(self.way.refused(self.response.status(), said.unwrap_or(&text)))
             }
         }
     }
@@ -495,15 +449,20 @@ fn one_line(json: &str) -> String {
 #[derive(Default)]
 struct Events {
     buffer: Vec<u8>,
+    /// Bytes at its begin in which no event ends.
+    searched: usize,
 }
 
 impl Events {
     /// The messages that end in `chunk`, each on one line.
-    fn take(&mut self, chunk: &[u8]) -> Result<Vec<String>, String> {
+    fn take(&mut self, chunk: &[u8], len_max: usize) -> Result<Vec<String>, String> {
         self.buffer.extend(chunk.iter().filter(|byte| **byte != b'\r'));
         let mut messages = Vec::new();
-        while let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
-            let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
+        loop {
+            let rest = self.buffer.get(self.searched..).unwrap_or_default();
+            let Some(end) = rest.windows(2).position(|pair| pair == b"\n\n") else { break };
+            let event: Vec<u8> = self.buffer.drain(..self.searched + end + 2).collect();
+            self.searched = 0;
             let event = String::from_utf8_lossy(&event);
             let lines: Vec<&str> = event
                 .lines()
@@ -515,8 +474,9 @@ impl Events {
                 messages.push(one_line(&data));
             }
         }
-        if self.buffer.len() > LINE_LEN_MAX {
-            return Err(format!("an event of more than {LINE_LEN_MAX} bytes"));
+        self.searched = self.buffer.len().saturating_sub(1); // of an end the first half may be there
+        if self.buffer.len() > len_max {
+            return Err(format!("an event of more than {len_max} bytes"));
         }
         Ok(messages)
     }
@@ -524,6 +484,7 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
+    use super::way::LINE_LEN_MAX;
     use super::*;
 
     #[test]
@@ -532,8 +493,8 @@ mod tests {
             "id: 1\nretry: 3000\ndata:\n\n: alive\n\ndata: {\"a\":\r\ndata: 1}\n\ndata: {}\n\n";
         for cut in 0..stream.len() {
             let mut events = Events::default();
-            let mut found = events.take(&stream.as_bytes()[..cut]).unwrap();
-            found.extend(events.take(&stream.as_bytes()[cut..]).unwrap());
+            let mut found = events.take(&stream.as_bytes()[..cut], LINE_LEN_MAX).unwrap();
+            found.extend(events.take(&stream.as_bytes()[cut..], LINE_LEN_MAX).unwrap());
             assert_eq!(found, ["{\"a\": 1}", "{}"], "cut at {cut}");
         }
     }

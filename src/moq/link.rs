@@ -237,6 +237,12 @@ impl Link {
         Held::begin(&self.inlet)
     }
 
+    /// As if it had had all the requests it may.
+    #[cfg(test)]
+    pub(crate) fn spend(&self) {
+        self.asked.store(REQUESTS_TOTAL_MAX, Ordering::Relaxed);
+    }
+
     /// Whether somebody holds it back.
     #[cfg(test)]
     pub(crate) fn is_held_back(&self) -> bool {
@@ -271,6 +277,11 @@ impl Link {
         }
         let slot = tokio::time::timeout(ANSWER_TIME_MAX, self.slots.clone().acquire_owned()).await;
         slot.ok().and_then(Result::ok).ok_or(LinkError::Full { max: REQUESTS_MAX })
+    }
+
+    /// Whether it has had as many requests of ours as it may.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) >= REQUESTS_TOTAL_MAX
     }
 
     /// Answers for a namespace, whether or not it is announced: with a direct peer that knows the name it need

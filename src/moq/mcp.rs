@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use url::Url;
 
@@ -192,6 +192,9 @@ impl Host {
 
     /// An id that is used once, of a session that is expected for a while.
     fn open(&self) -> Result<Opening, RequestErrorCode> {
+        if self.link.is_spent() {
+            return Err(RequestErrorCode::GoingAway); // nothing could be asked back
+        }
         let place = self.opening.clone().try_acquire_owned();
         let place = place.map_err(|_| RequestErrorCode::ExcessiveLoad)?;
         let id = crate::a2a::random_id().map_err(|_| RequestErrorCode::InternalError)?;
@@ -377,6 +380,8 @@ pub(crate) struct Client {
 pub(crate) struct Begun {
     pub(crate) to: mpsc::Sender<Vec<u8>>,
     pub(crate) from: mpsc::Receiver<Result<Vec<u8>, LineError>>,
+    /// Told when all that was said has arrived, or nobody is there to have it.
+    pub(crate) sent: oneshot::Receiver<()>,
     pub(crate) work: JoinSet<()>,
 }
 
@@ -405,13 +410,18 @@ pub(crate) enum BeginError {
 }
 
 impl BeginError {
-    /// Whether the connection has had all the requests it may.
+    /// Whether the connection has had all the requests it may, of ours or of the node's, which then asks nothing back.
     const fn is_spent(&self) -> bool {
-        matches!(
-            self,
-            Self::None { source: LinkError::Spent { .. }, .. }
-                | Self::Refused { source: LinkError::Spent { .. }, .. }
-        )
+        const GOING_AWAY: u64 = RequestErrorCode::GoingAway as u64;
+        match self {
+            Self::Silent { .. } => true,
+            Self::None { source, .. } | Self::Refused { source, .. } => matches!(
+                source,
+                LinkError::Spent { .. }
+                    | LinkError::Refused { source: ServeError::Closed(GOING_AWAY), .. }
+            ),
+            Self::Dial { .. } | Self::Link { .. } | Self::Document { .. } => false,
+        }
     }
 }
 
@@ -513,14 +523,16 @@ impl Client {
         let inbound = Inbound::new(link.clone(), incoming, of, MESSAGE_LEN_MAX);
         let (to, told) = mpsc::channel(MESSAGES_READY_MAX);
         let (said, from) = mpsc::channel(MESSAGES_READY_MAX);
+        let (all, sent) = oneshot::channel();
         let mut work = JoinSet::new();
         work.spawn(async move {
             let mut rest = session.pass(inbound, requests, said, told).await;
+            let _ = all.send(());
             // The answers to what was said last.
             rest.reading.join_next().await;
             drop(open);
         });
-        Ok(Begun { to, from, work })
+        Ok(Begun { to, from, sent, work })
     }
 }
 

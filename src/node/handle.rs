@@ -3,6 +3,7 @@
 use crate::a2a::A2a;
 use crate::acap::{Acap, Caller};
 use crate::binding::http::{HttpPeers, OfferReply};
+use crate::bridge::Bridge;
 use crate::calls::Incoming;
 use crate::clock::Clock;
 use crate::config::NodeConfig;
@@ -26,7 +27,7 @@ use proto::track::GroupName;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
@@ -104,6 +105,8 @@ pub struct NodeHandle {
     pub(super) consents: Option<Arc<Caller>>,
     pub(super) moq: Option<Arc<Moq>>,
     pub(super) http3: Arc<Mutex<Option<mpsc::Receiver<Incoming>>>>,
+    /// Not to be kept by what it keeps.
+    pub(super) bridge: Arc<OnceLock<Weak<Bridge>>>,
     pub(super) quic_address: SocketAddr,
 }
 
@@ -365,6 +368,11 @@ impl NodeHandle {
     /// The HTTP/3 connections of this node, for the one that serves them.
     pub(crate) fn http3(&self) -> Option<mpsc::Receiver<Incoming>> {
         self.http3.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The MCP servers behind this node, if there are any.
+    pub(crate) fn bridge(&self) -> Option<Arc<Bridge>> {
+        self.bridge.get()?.upgrade()
     }
 
     /// Durable state, for reading.

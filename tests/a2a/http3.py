@@ -2,7 +2,7 @@
 
     http3.py HOST PORT CA CERT KEY REQUESTS
 
-REQUESTS is a JSON array of {method, path, headers, body}. All go over one connection, one after the
+REQUESTS is a JSON array of {method, path, headers, body, times of it}. All go over one connection, one after the
 other; the answers come out as a JSON array of {status, headers, body}.
 """
 
@@ -83,7 +83,10 @@ async def main():
         for request in json.loads(REQUESTS):
             answers.append(
                 await client.call(
-                    request["method"], request["path"], request.get("headers", {}), request.get("body", "")
+                    request["method"],
+                    request["path"],
+                    request.get("headers", {}),
+                    request.get("body", "") * request.get("times", 1),
                 )
             )
         print(json.dumps(answers))

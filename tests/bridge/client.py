@@ -63,7 +63,7 @@ async def main():
     first = {"auto": 1, "legacy": 11}[era]
     async with Client(server(), mode=era) as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]
-        assert tools == ["read", "watch", "leave"], tools
+        assert tools == ["read", "watch", "leave", "about", "roots"], tools
         assert text(await client.call_tool("read", {"path": "a"})) == "content of a"
         walk("a call goes through")
 

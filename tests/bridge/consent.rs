@@ -41,7 +41,7 @@ async fn post(url: &str, body: &Value) -> Value {
 /// A tool is called by who consented, and no longer by who does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn s1_tools_need_consent_that_holds() {
-    for over in Over::BOTH {
+    for over in Over::ALL {
         let world = World::new();
         let (file, token) = (world.path().join("policy.json"), world.path().join("bob.token"));
         std::fs::write(&file, serde_json::to_vec(&policy()).unwrap()).unwrap();

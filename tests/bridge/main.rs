@@ -7,17 +7,23 @@
 mod common;
 
 mod consent;
+mod http3;
 mod sdk;
 mod sessions;
 
+use abhyasa::api;
 use abhyasa::config::NodeConfig;
+use abhyasa::node::{Node, NodeHandle};
 use common::{PATIENCE, World, id, peers};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 const ACK_KEY: &str = "io.github.ravikiran438/abhyasa.custody-ack";
 
@@ -45,24 +51,55 @@ const GATE: &str =
 
 /// Alice's node with this behind it, and Bob, whose configuration the proxies have.
 fn configs(world: &World, more: &str) -> (NodeConfig, PathBuf) {
-    let (alice, _) = world.configs(&format!("[moq]\nenabled = true\n{more}"), "");
+    let (alice, _) =
+        world.configs(&format!("[api]\nhttp3 = true\n[moq]\nenabled = true\n{more}"), "");
     (alice, world.path().join("bob/abhyasa.toml"))
+}
+
+/// A node, and its API, of which HTTP/3 is.
+struct Served {
+    node: Node,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<std::io::Result<()>>,
+}
+
+async fn start(config: NodeConfig) -> Served {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let node = common::start(config).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let served = tokio::spawn(api::serve(listener, node.handle(), async { drop(stopped.await) }));
+    Served { node, stop, served }
+}
+
+impl Served {
+    fn handle(&self) -> NodeHandle {
+        self.node.handle()
+    }
+
+    /// As `abhyasa node` stops.
+    async fn stop(self) {
+        drop(self.stop);
+        self.served.await.unwrap().unwrap();
+        self.node.stop().await.unwrap();
+    }
 }
 
 /// What the proxies go over.
 #[derive(Clone, Copy, Debug)]
 enum Over {
     Native,
+    Http3,
     Moqt,
 }
 
 impl Over {
-    const BOTH: [Self; 2] = [Self::Native, Self::Moqt];
+    const ALL: [Self; 3] = [Self::Native, Self::Http3, Self::Moqt];
 
     /// The argument for it: native is what is taken without one.
     const fn argument(self) -> Option<&'static str> {
         match self {
             Self::Native => None,
+            Self::Http3 => Some("--over=http3"),
             Self::Moqt => Some("--over=moqt"),
         }
     }
@@ -85,6 +122,8 @@ struct Proxy {
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     calls: i64,
+    /// Whether it has a session of the time of `initialize`.
+    opened: bool,
 }
 
 impl Proxy {
@@ -97,7 +136,7 @@ impl Proxy {
             .spawn()
             .unwrap();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
-        Self { child, stdin, stdout: BufReader::new(stdout), calls: 0 }
+        Self { child, stdin, stdout: BufReader::new(stdout), calls: 0, opened: false }
     }
 
     async fn write(&mut self, line: &str) {
@@ -146,11 +185,13 @@ impl Proxy {
     /// Opens a session of the time of `initialize`.
     async fn open(&mut self) {
         let info = json!({ "name": "test", "version": "1" });
-        let params =
-            json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info });
+        let params = json!({
+            "protocolVersion": "2025-11-25", "capabilities": { "roots": {} }, "clientInfo": info,
+        });
         let opened = self.call("initialize", params).await;
         assert_eq!(opened["result"]["serverInfo"]["name"], "files", "{opened}");
         self.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+        self.opened = true;
     }
 
     /// Ends its input, and waits for its end.

@@ -1,8 +1,10 @@
 //! The official SDK's client, unmodified, in both eras.
 
-use super::{GATE, Over, configs, files, here, proxy, python};
+use super::{GATE, Over, configs, files, here, proxy, python, start};
 use crate::common::{self, World, id};
 use abhyasa::mcp::MoqtTransport;
+use rmcp::RoleClient;
+use rmcp::transport::Transport;
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
@@ -38,28 +40,38 @@ fn by_stdio(config: &Path, over: Over) -> Vec<String> {
 async fn ab3_the_sdk_calls_over_quic_with_obligations_beside_its_calls() {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     client("auto", &by_stdio(&bob, Over::Native)).await;
-    alice.stop().await.unwrap();
+    alice.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ab3_the_sdk_does_in_the_era_of_sessions_too() {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     client("legacy", &by_stdio(&bob, Over::Native)).await;
-    alice.stop().await.unwrap();
+    alice.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ab3_the_sdk_calls_over_moqt_with_obligations_beside_its_calls_in_both_eras() {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     client("auto", &by_stdio(&bob, Over::Moqt)).await;
     client("legacy", &by_stdio(&bob, Over::Moqt)).await;
-    alice.stop().await.unwrap();
+    alice.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ab3_the_sdk_calls_over_http3_with_obligations_beside_its_calls_in_both_eras() {
+    let world = World::new();
+    let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
+    let alice = start(alice).await;
+    client("auto", &by_stdio(&bob, Over::Http3)).await;
+    client("legacy", &by_stdio(&bob, Over::Http3)).await;
+    alice.stop().await;
 }
 
 /// A proxy that listens, and where.
@@ -84,6 +96,11 @@ async fn ab3_the_sdk_calls_over_http_and_quic_in_both_eras() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn ab3_the_sdk_calls_over_http_and_http3_in_both_eras() {
+    by_http(Over::Http3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ab3_the_sdk_calls_over_http_and_moqt_in_both_eras() {
     by_http(Over::Moqt).await;
 }
@@ -91,7 +108,7 @@ async fn ab3_the_sdk_calls_over_http_and_moqt_in_both_eras() {
 async fn by_http(over: Over) {
     let world = World::new();
     let (alice, bob) = configs(&world, &format!("{}{GATE}", files()));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     let (mut child, url) = listening(&bob, over).await;
     client("auto", std::slice::from_ref(&url)).await;
     client("legacy", std::slice::from_ref(&url)).await;
@@ -104,7 +121,7 @@ async fn by_http(over: Over) {
         assert!(ended.expect("it ends").unwrap().success());
     }
     child.kill().await.ok();
-    alice.stop().await.unwrap();
+    alice.stop().await;
 }
 
 /// What Streamable HTTP wants of a server beside MCP itself.
@@ -174,11 +191,41 @@ async fn ab3_the_server_behind_may_speak_http() {
     common::eventually("the server", up).await;
     let files = format!("\n[[mcp_servers]]\nname = \"files\"\nurl = \"http://{at}/mcp\"\n");
     let (alice, bob) = configs(&world, &format!("{files}{GATE}"));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     client("auto", &by_stdio(&bob, Over::Native)).await;
     client("legacy", &by_stdio(&bob, Over::Native)).await;
-    alice.stop().await.unwrap();
+    alice.stop().await;
     server.kill().await.unwrap();
+}
+
+/// Who closes is sure that all has arrived which was said before.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_said_before_the_transport_closes_arrives() {
+    const SAID: usize = 40;
+    let world = World::new();
+    let file = world.path().join("said");
+    let command = format!("cat > {}", file.display());
+    let keeps =
+        format!("\n[[mcp_servers]]\nname = \"keeps\"\ncommand = [\"sh\", \"-c\", {command:?}]\n");
+    let (alice, bob) = configs(&world, &keeps);
+    let alice = start(alice).await;
+    let bob = abhyasa::config::NodeConfig::load(&bob).unwrap();
+    let mut transport = MoqtTransport::connect(&bob, id("alice"), "keeps").await.unwrap();
+    for number in 0..SAID {
+        let params = json!({ "progressToken": 1, "progress": number });
+        let said =
+            json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params });
+        let said = serde_json::from_value(said).unwrap();
+        Transport::<RoleClient>::send(&mut transport, said).await.unwrap();
+    }
+    Transport::<RoleClient>::close(&mut transport).await.unwrap();
+    drop(transport);
+    let kept = async || {
+        let kept = std::fs::read_to_string(&file).unwrap_or_default();
+        (kept.lines().count() == SAID).then_some(())
+    };
+    common::eventually("all that was said", kept).await;
+    alice.stop().await;
 }
 
 /// The Rust SDK's client, on our transport.
@@ -186,7 +233,7 @@ async fn ab3_the_server_behind_may_speak_http() {
 async fn the_rust_sdk_calls_over_moqt() {
     let world = World::new();
     let (alice, bob) = configs(&world, &files());
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     let bob = abhyasa::config::NodeConfig::load(&bob).unwrap();
     let transport = MoqtTransport::connect(&bob, id("alice"), "files").await.unwrap();
     let client = rmcp::serve_client((), transport).await.unwrap();
@@ -199,5 +246,5 @@ async fn the_rust_sdk_calls_over_moqt() {
     client.cancel().await.unwrap();
     let error = MoqtTransport::connect(&bob, id("alice"), "other").await.unwrap_err();
     assert!(error.to_string().contains("no MCP server \"other\" for us"), "{error}");
-    alice.stop().await.unwrap();
+    alice.stop().await;
 }

@@ -1,5 +1,6 @@
 """An MCP server of the official SDK, on standard input and output or Streamable HTTP."""
 
+import os
 import sys
 
 import anyio
@@ -7,6 +8,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 
 server = MCPServer("files")
+canceled = 0
 
 
 @server.tool()
@@ -17,19 +19,36 @@ def read(path: str) -> str:
 @server.tool()
 async def watch(context: Context, seconds: float, every: float = 0.1) -> str:
     """Takes its time, and tells how far it is."""
+    global canceled
     steps = max(1, int(seconds / every + 0.5))
-    for step in range(steps):
-        await context.report_progress(step, steps)
-        await anyio.sleep(every)
+    try:
+        for step in range(steps):
+            await context.report_progress(step, steps)
+            await anyio.sleep(every)
+    except anyio.get_cancelled_exc_class():
+        canceled += 1
+        raise
     return "over"
 
 
 @server.tool()
 def leave() -> str:
     """Ends the server, without a word."""
-    import os
-
     os._exit(3)
+
+
+@server.tool()
+def about() -> str:
+    """Its process, and how many calls of `watch` were canceled."""
+    return f"{os.getpid()} {canceled}"
+
+
+@server.tool()
+async def roots(context: Context) -> str:
+    """Says what belongs to no call, and asks its client."""
+    await context.session.send_tool_list_changed()
+    found = await context.session.list_roots()
+    return ", ".join(str(root.uri) for root in found.roots)
 
 
 @server.resource("file:///notes")

@@ -1,6 +1,6 @@
 //! What becomes of sessions when one of the ends goes away, or asks for too much.
 
-use super::{ACK_KEY, GATE, Over, Proxy, configs, files};
+use super::{ACK_KEY, GATE, Over, Proxy, configs, files, start};
 use crate::common::{self, CONSENT, World, id};
 use serde_json::{Value, json};
 
@@ -21,10 +21,10 @@ fn code(answer: &Value) -> i64 {
 /// which hears the opening of the session first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_dies_loses_its_calls_and_nothing_else() {
-    for over in Over::BOTH {
+    for over in Over::ALL {
         let world = World::new();
         let (alice, bob) = configs(&world, &files());
-        let alice = common::start(alice).await;
+        let alice = start(alice).await;
         let mut client = Proxy::start(&bob, "files", over);
         client.open().await;
         assert_eq!(text(&client.tool("read", json!({ "path": "a" })).await), "content of a");
@@ -44,33 +44,33 @@ async fn a_server_that_dies_loses_its_calls_and_nothing_else() {
         }
         assert_eq!(text(&client.tool("read", json!({ "path": "b" })).await), "content of b");
         client.end().await;
-        alice.stop().await.unwrap();
+        alice.stop().await;
     }
 }
 
 /// The node before the server goes away, and comes back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_stops_says_so_and_is_found_again() {
-    for over in Over::BOTH {
+    for over in Over::ALL {
         let world = World::new();
         let (config, bob) = configs(&world, &files());
         let mut client = Proxy::start(&bob, "files", over);
         let early = client.tool("read", json!({ "path": "a" })).await;
         assert_eq!(code(&early), UNAVAILABLE, "nobody is there: {early}");
-        let alice = common::start(config.clone()).await;
+        let alice = start(config.clone()).await;
         client.open().await;
         let params = json!({ "name": "watch", "arguments": { "seconds": 60 }, "_meta": { "progressToken": 1 } });
         let watch = client.ask("tools/call", params).await;
         assert_eq!(client.read().await.unwrap()["method"], "notifications/progress");
-        alice.stop().await.unwrap();
+        alice.stop().await;
         let lost = client.answer(watch).await;
         assert_eq!(code(&lost), LOST);
         let why = lost["error"]["message"].as_str().unwrap();
         assert!(why.starts_with("the node stops"), "{over:?}: the node has a word for it: {why}");
-        let alice = common::start(config).await;
+        let alice = start(config).await;
         assert_eq!(text(&client.tool("read", json!({ "path": "b" })).await), "content of b");
         client.end().await;
-        alice.stop().await.unwrap();
+        alice.stop().await;
     }
 }
 
@@ -81,16 +81,16 @@ async fn a_server_is_for_those_it_is_for() {
     let world = World::new();
     let others = files().replace("files", "others") + "peers = []\n";
     let (alice, bob) = configs(&world, &format!("{}{others}", files()));
-    let alice = common::start(alice).await;
+    let alice = start(alice).await;
     for (name, over) in
-        ["others", "nothing"].into_iter().flat_map(|name| Over::BOTH.map(|over| (name, over)))
+        ["others", "nothing"].into_iter().flat_map(|name| Over::ALL.map(|over| (name, over)))
     {
         let mut client = Proxy::start(&bob, name, over);
         let refused = client.tool("read", json!({ "path": "a" })).await;
         assert_eq!(code(&refused), UNAVAILABLE);
         let why = refused["error"]["message"].as_str().unwrap();
         let us = match over {
-            Over::Native => "spiffe://test/bob",
+            Over::Native | Over::Http3 => "spiffe://test/bob",
             Over::Moqt => "us",
         };
         assert!(why.contains(&format!("no MCP server {name:?} for {us}")), "{why}");
@@ -98,22 +98,22 @@ async fn a_server_is_for_those_it_is_for() {
     }
     let tuning = common::peer_toml("alice", Some(alice.handle().quic_address()));
     world.config("mallory", &tuning);
-    for over in Over::BOTH {
+    for over in Over::ALL {
         let mallory = world.path().join("mallory/abhyasa.toml");
         let mut client = Proxy::start(&mallory, "files", over);
         assert_eq!(code(&client.tool("read", json!({ "path": "a" })).await), UNAVAILABLE);
         client.end().await;
     }
-    alice.stop().await.unwrap();
+    alice.stop().await;
 }
 
 /// What is no message is an error to who sent it; what is too long ends the session.
 #[tokio::test(flavor = "multi_thread")]
 async fn bd1_what_is_no_message_or_too_long_is_refused() {
-    for over in Over::BOTH {
+    for over in Over::ALL {
         let world = World::new();
         let (alice, bob) = configs(&world, &files());
-        let alice = common::start(alice).await;
+        let alice = start(alice).await;
         let mut client = Proxy::start(&bob, "files", over);
         client.open().await;
         client.write("[1]").await;
@@ -131,7 +131,7 @@ async fn bd1_what_is_no_message_or_too_long_is_refused() {
         let refused = client.read().await.unwrap();
         assert!(refused["error"]["message"].as_str().unwrap().contains("more than"), "{refused}");
         assert!(client.read().await.is_none(), "it ended");
-        alice.stop().await.unwrap();
+        alice.stop().await;
     }
 }
 
@@ -139,7 +139,7 @@ async fn bd1_what_is_no_message_or_too_long_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn df1_a_deferred_obligation_is_no_reason_to_hold_the_call_and_a_canceled_call_does_not_run()
 {
-    for over in Over::BOTH {
+    for over in Over::ALL {
         let world = World::new();
         let (service, at) = crate::common::web::Service::start().await;
         service.set(crate::common::web::Mood::Defers);
@@ -147,7 +147,7 @@ async fn df1_a_deferred_obligation_is_no_reason_to_hold_the_call_and_a_canceled_
             "[kinds.\"{CONSENT}\"]\nhandler = {{ type = \"webhook\", url = \"http://{at}/do\" }}\n"
         );
         let (alice, bob) = configs(&world, &format!("{}{GATE}{handler}", files()));
-        let alice = common::start(alice).await;
+        let alice = start(alice).await;
         let mut client = Proxy::start(&bob, "files", over);
         client.open().await;
         let envelope = json!({
@@ -162,17 +162,17 @@ async fn df1_a_deferred_obligation_is_no_reason_to_hold_the_call_and_a_canceled_
         assert_eq!(text(&answer), "content of a");
         assert_eq!(answer["result"]["_meta"][ACK_KEY]["status"], "deferred", "{answer}");
         client.end().await;
-        alice.stop().await.unwrap();
+        alice.stop().await;
     }
 }
 
 /// The node itself has a server for its peers: what concerns them, and no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_node_itself_is_a_server_for_its_peers() {
-    for over in Over::BOTH {
+    for over in Over::ALL {
         let world = World::new();
         let (alice, bob) = configs(&world, "");
-        let alice = common::start(alice).await;
+        let alice = start(alice).await;
         let mut client = Proxy::start(&bob, "abhyasa", over);
         let info = json!({ "name": "test", "version": "1" });
         let params =
@@ -190,7 +190,7 @@ async fn the_node_itself_is_a_server_for_its_peers() {
         assert_eq!(tools.len(), 2, "{tools:?}");
         assert!(tools.contains(&"check_authorization") && tools.contains(&"obligation_status"));
         client.end().await;
-        alice.stop().await.unwrap();
+        alice.stop().await;
     }
 }
 
@@ -203,7 +203,7 @@ async fn ab1_custody_and_calls_go_over_moqt_beside_each_other() {
     bob.peers[0].binding = abhyasa::config::Binding::Moqt;
     alice.peers[0].binding = abhyasa::config::Binding::Moqt;
     alice.peers[0].address = None; // Bob dials
-    let (alice, bob) = (common::start(alice).await, common::start(bob).await);
+    let (alice, bob) = (start(alice).await, common::start(bob).await);
     common::connected(&alice.handle(), 1).await;
     let config = world.path().join("bob/abhyasa.toml");
     let mut clients: Vec<Proxy> =
@@ -223,5 +223,5 @@ async fn ab1_custody_and_calls_go_over_moqt_beside_each_other() {
         client.end().await;
     }
     bob.stop().await.unwrap();
-    alice.stop().await.unwrap();
+    alice.stop().await;
 }

@@ -67,6 +67,10 @@ impl Stage {
         identity(&self.ca, "alice")
     }
 
+    pub(super) fn bob_tls(&self) -> TlsIdentity {
+        identity(&self.ca, "bob")
+    }
+
     /// A session with Bob in which nothing has happened, and its task.
     pub(super) async fn link(&self) -> (Link, JoinSet<()>) {
         let tls = identity(&self.ca, "alice");

@@ -204,6 +204,45 @@ async fn sessions_of_one_client_share_a_connection_and_find_a_new_one() {
     stage.bob.stop().await.unwrap();
 }
 
+/// A node that has had all the requests of a connection asks nothing back in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_in_which_the_node_may_ask_nothing_more_is_left_for_another() {
+    let stage = Stage::with(ECHO).await;
+    let bridge = stage.bob.handle().bridge().unwrap();
+    let transport = Arc::new(quinn::TransportConfig::default());
+    let server = stage.bob_tls().server(&[ALPN], transport.clone()).unwrap();
+    let server = quinn::Endpoint::server(server, ([127, 0, 0, 1], 0).into()).unwrap();
+    let at = server.local_addr().unwrap().to_string();
+    let dial = Dial {
+        endpoint: quinn::Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap(),
+        tls: Arc::new(stage.alice_tls()),
+        transport,
+        handshake_timeout: PATIENCE,
+    };
+    let mut node = JoinSet::new();
+    node.spawn(async move {
+        let mut serving = JoinSet::new();
+        for spent in [true, false] {
+            let connection = server.accept().await.unwrap().await.unwrap();
+            let (link, run) = Link::accept(connection).await.unwrap();
+            let serve =
+                crate::moq::mcp::serve(Some(bridge.clone()), &link, &super::signed::id("alice"));
+            serving.spawn(async move { drop(run.await) });
+            serving.spawn(serve);
+            if spent {
+                link.spend();
+            }
+        }
+        std::future::pending::<()>().await;
+    });
+    let client = Client::new(dial, super::signed::id("bob"), at);
+    let said = br#"{"jsonrpc":"2.0","method":"notifications/x"}"#;
+    let mut begun = client.begin("echo").await.unwrap();
+    begun.to.send(said.to_vec()).await.unwrap();
+    assert_eq!(begun.from.recv().await.unwrap().unwrap(), said);
+    stage.bob.stop().await.unwrap();
+}
+
 /// A server that ends while its client's connection takes nothing, for longer than MOQT libraries wait for streams.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_server_said_last_is_fetched_by_who_reads_late() {
