@@ -10,6 +10,7 @@ mod book;
 pub(crate) mod caller;
 mod calls;
 mod denial;
+pub(crate) mod evidence;
 mod export;
 pub(crate) mod http;
 pub mod jws;
@@ -54,6 +55,11 @@ pub(crate) use denial::Denial;
 pub use line::AcapError;
 pub(crate) use restrict::Issuer;
 
+/// What signs for the caller's side, if there is a key.
+pub(crate) fn signer(config: &NodeConfig) -> Result<Option<Arc<dyn Signer>>, AcapError> {
+    Ok(evidence::signing_key(config)?.map(|key| key as Arc<dyn Signer>))
+}
+
 /// Whose revocation withdraws consent, on the papers' wire.
 const CONSENT: &str = "anumati.consent";
 /// How far the clock of a caller may be ahead of ours.
@@ -64,14 +70,6 @@ const LOOKS_AT_ONCE: usize = 64;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Bytes of the entries on one page of an audit.
 const PAGE_LEN_MAX: usize = 1024 * 1024;
-
-/// Who checks what callers have signed. Without one a signature is kept as it is.
-pub(crate) trait Signatures: Send + Sync + fmt::Debug {
-    /// Whether `record` may be taken as `caller`'s; else why not.
-    fn record(&self, record: &ConsentRecord, caller: &AgentId) -> Result<(), String>;
-    /// The same for an event.
-    fn event(&self, event: &AdherenceEvent, caller: &AgentId) -> Result<(), String>;
-}
 
 /// Where a document with an id went, and what it was.
 #[derive(Serialize, Deserialize)]
@@ -95,7 +93,7 @@ pub(crate) struct Acap {
     cells: Arc<dyn Storage>,
     log: Log,
     books: RwLock<BTreeMap<AgentId, Arc<Mutex<Book>>>>,
-    signatures: Option<Arc<dyn Signatures>>,
+    checks: Option<evidence::Checks>,
     streams: push::Streams,
     exports: Arc<Semaphore>,
 }
@@ -133,7 +131,7 @@ impl Acap {
                 .map(|peer| (peer.id.clone(), peer.principal.clone()))
                 .collect(),
             books: RwLock::new(books.collect()),
-            signatures: None,
+            checks: evidence::Checks::new(&config)?,
             streams: push::Streams::default(),
             exports: Arc::new(Semaphore::new(export::EXPORTS_MAX)),
             config,
@@ -362,16 +360,14 @@ impl Acap {
                 "decision": record.decision, "policy_version": record.policy_version,
             })
         };
+        let signed = self.check_signature(&record, peer).await;
         let book = self.book(peer).await?;
         let hash = match self.known(peer, "r", &id, &record)? {
             Ok(number) => return Ok(answer(number)),
             Err(hash) => hash,
         };
         self.check_time("accepted_at", &record.accepted_at)?;
-        if let Some(signatures) = &self.signatures {
-            let wrong = |what| Denial::forbidden("signature", what);
-            signatures.record(&record, peer).map_err(wrong)?;
-        }
+        signed?;
         let max = self.config.acap.records_max;
         if book.kept.records >= max {
             let what =
@@ -455,6 +451,7 @@ impl Acap {
     pub(crate) async fn adherence(&self, peer: &AgentId, bytes: &[u8]) -> Result<Value, Denial> {
         let given: AdherenceEvent = read(bytes)?;
         let id = given.event_id.to_string();
+        let signed = self.check_signature(&given, peer).await;
         let book = self.book(peer).await?;
         let hash = match self.known(peer, "e", &id, &given)? {
             Ok(number) => {
@@ -464,10 +461,7 @@ impl Acap {
             Err(hash) => hash,
         };
         self.check_time("timestamp", &given.timestamp)?;
-        if let Some(signatures) = &self.signatures {
-            let wrong = |what| Denial::forbidden("signature", what);
-            signatures.event(&given, peer).map_err(wrong)?;
-        }
+        signed?;
         let max = self.config.acap.events_max;
         if book.kept.events - book.kept.first_event >= max {
             let what = format!(

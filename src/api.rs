@@ -25,6 +25,7 @@ pub(crate) use auth::Certified;
 pub use auth::{Auth, AuthError};
 
 use crate::a2a::http as a2a;
+use crate::acap::evidence::published;
 use crate::acap::http as acap;
 use crate::bridge;
 use crate::calls::Serving;
@@ -51,6 +52,8 @@ pub(crate) struct App {
     node: NodeHandle,
     auth: Arc<Auth>,
     stop: Receiver<bool>,
+    /// The keys by which this node signs, as a JWKS.
+    keys: Option<serde_json::Value>,
 }
 
 impl App {
@@ -114,7 +117,11 @@ fn all_routes() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// The API of `node`, for those whom `auth` lets in.
 pub fn router(node: NodeHandle, auth: Auth) -> Router {
     let (_, stop) = flag::channel(false);
-    routes(App { node, auth: Arc::new(auth), stop })
+    let keys = published(node.config()).unwrap_or_else(|error| {
+        tracing::error!(%error, "no keys are published");
+        None
+    });
+    routes(App { node, auth: Arc::new(auth), stop, keys })
 }
 
 fn routes(app: App) -> Router {
@@ -166,7 +173,11 @@ fn routes_of_peers(app: &App) -> Router {
             stop: app.stop.clone(),
         })
     });
-    peer_routes().with_state(app.clone()).merge(a2a).merge(acap)
+    let keys = app.keys.clone().map_or_else(Router::new, |keys| {
+        let serve = async move || axum::Json(keys.clone());
+        Router::new().route("/.well-known/jwks.json", axum::routing::get(serve))
+    });
+    peer_routes().with_state(app.clone()).merge(a2a).merge(acap).merge(keys)
 }
 
 fn around(router: Router, app: &App) -> Router {
@@ -202,7 +213,7 @@ async fn log(request: Request, next: Next) -> Response {
 /// Serves the API of `node` on `listener` until `shutdown`; then lets requests in progress end.
 ///
 /// # Errors
-/// A token file cannot be used, or the listener is broken.
+/// A token file or the keys to publish cannot be used, or the listener is broken.
 pub async fn serve(
     listener: TcpListener,
     node: NodeHandle,
@@ -214,7 +225,8 @@ pub async fn serve(
     let wait = Duration::from_secs(config.api.wait_seconds_max.max(config.a2a.wait_seconds_max));
     let bounded =
         listen::Bounded::new(listener, config.api.connections_max, listen::IDLE_TIME_MAX, wait);
-    let app = App { node, auth: Arc::new(auth), stop: stop.clone() };
+    let keys = published(&config).map_err(io::Error::other)?;
+    let app = App { node, auth: Arc::new(auth), stop: stop.clone(), keys };
     let http3 = app.node.http3().map(|connections| {
         let mut body_len_max = config.api.body_len_max.max(config.a2a.request_len_max);
         let mut router = routes_of_peers(&app);

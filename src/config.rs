@@ -17,7 +17,7 @@ mod secret;
 mod section;
 mod sections;
 
-pub use acap::{AcapConfig, AcapMode, Grace, POLICY_CLAIMS_MAX, PolicyClaims};
+pub use acap::{AcapConfig, AcapMode, Grace, POLICY_CLAIMS_MAX, PolicyClaims, Signatures};
 pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use consent::{Accept, CONSENT_CALLEES_MAX, ConsentTo, Decides, IntendedUse, Review};
 pub use error::{CONFIG_LEN_MAX, ConfigError};
@@ -25,7 +25,7 @@ pub use gate::{CallPattern, GATE_CALLS_MAX, GATE_RULES_MAX, GatePrincipal, GateR
 pub use kinds::{HandlerConfig, KindConfig, WebhookConfig};
 pub use mcp_servers::{MCP_SERVERS_MAX, McpReach, McpServer, OWN_SERVER};
 pub use moq::{GROUPS_MAX, GroupConfig, MoqConfig, RELAYS_MAX, RelayConfig};
-pub use peers::{Binding, PEERS_MAX, PeerConfig};
+pub use peers::{Binding, PEERS_MAX, PeerConfig, SigningKeys};
 pub use sample::Sample;
 pub use secret::{
     SECRET_FILE_LEN_MAX, SecretError, TOKEN_LEN_MAX, TOKEN_LEN_MIN, read_secret, read_token,
@@ -201,6 +201,8 @@ impl File {
                 .into_iter()
                 .chain(&mut self.api.token_file)
                 .chain(&mut self.acap.policy)
+                .chain(&mut self.acap.signing_key)
+                .chain(&mut self.acap.published_keys)
         {
             *path = base.join(&*path);
         }

@@ -5,7 +5,7 @@
 
 use crate::a2a::moqt::Front;
 use crate::a2a::{A2a, A2aError, Around};
-use crate::acap::{Acap, AcapError, Caller, Issuer, Terms};
+use crate::acap::{self, Acap, AcapError, Caller, Issuer, Terms};
 use crate::api::h3::EXCESSIVE_LOAD;
 use crate::binding::http::HttpPeers;
 use crate::binding::quic::Context;
@@ -375,7 +375,8 @@ impl Builder {
             let terms = terms.collect::<Result<_, _>>()?;
             let (failing, failed) = oneshot::channel();
             let (me, clock) = (config.id.clone(), clock.clone());
-            let caller = Caller::open_in(me, terms, &*storage, clock, None, failing)?;
+            let signer = acap::signer(&config)?;
+            let caller = Caller::open_in(me, terms, &*storage, clock, signer, failing)?;
             let governed = router.governed.subscribe();
             let (calls, cells, shared) = (calls.clone(), storage.clone(), shared.clone());
             let custody = Issuer::new(&config, calls, cells, shared, governed)?;

@@ -226,6 +226,22 @@ impl PublicKey {
         format!("z{}", bs58::encode([&codec[..], &key].concat()).into_string())
     }
 
+    /// As a JWK (RFC 7518 §6.2, RFC 8037 §2).
+    #[must_use]
+    pub fn to_jwk(&self) -> Value {
+        let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let alg = self.algorithm.as_str();
+        match (self.algorithm, &*self.bytes) {
+            (Algorithm::Es256, [4, point @ ..]) => {
+                let (x, y) = point.split_at_checked(P256_HALF).unwrap_or_default();
+                serde_json::json!({ "kty": "EC", "crv": "P-256", "alg": alg, "x": text(x), "y": text(y) })
+            }
+            (_, key) => {
+                serde_json::json!({ "kty": "OKP", "crv": "Ed25519", "alg": alg, "x": text(key) })
+            }
+        }
+    }
+
     /// The DID that is this key (did:key method v0.7).
     #[must_use]
     pub fn to_did(&self) -> String {

@@ -87,6 +87,14 @@ pub enum AcapError {
         /// Which.
         file: PathBuf,
     },
+    /// A file with keys cannot be used.
+    #[error("keys of consent, {}: {what}", file.display())]
+    Keys {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        what: String,
+    },
     /// A skill names a claim that is not there.
     #[error("[[policy_claims]] names claim {claim}, which policy {version} does not have")]
     NoClaim {

@@ -52,6 +52,30 @@ impl Grace {
     }
 }
 
+/// Whether what callers say has to be signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Signatures {
+    /// Signatures are kept as they come.
+    Off,
+    /// One that is there must be good.
+    Optional,
+    /// There must be one.
+    Required,
+}
+
+impl Signatures {
+    /// Its word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Optional => "optional",
+            Self::Required => "required",
+        }
+    }
+}
+
 section! {
     /// Consent of callers to a usage policy (Anumati; on the wire ACAP). Once it is enabled, a peer that has
     /// not consented to the policy, or says that it may not do what it asks for, reaches no skill and no tool.
@@ -77,6 +101,15 @@ section! {
         /// Whether who calls the agent from this machine without a token is the operator, who needs no consent. Else
         /// what claims govern is only for peers, and for who has the token of [api], if one is set.
         local_callers: bool = false;
+        /// What becomes of the signatures of callers: "off" keeps them as they come, "optional" refuses a bad one,
+        /// "required" what is not signed. Keys are those of signing_keys in [[peers]], or what a did: or https: name says.
+        signatures: Signatures = Signatures::Off;
+        /// PEM file (PKCS #8, Ed25519 or P-256) with the key by which this node signs what it says as a caller.
+        /// Without it nothing is signed.
+        signing_key: Option<PathBuf> = None;
+        /// File with a JWKS of further keys to publish beside it, such as those that signed before, with their
+        /// exp, or revoked.
+        published_keys: Option<PathBuf> = None;
         /// Callers whose consent is kept. The consent of a further one is refused.
         callers_max: usize = 10_000, 1 => 1_000_000;
         /// Records in the chain of one caller. A further one is refused.

@@ -44,6 +44,8 @@ pub struct PeerConfig {
     pub groups: BTreeSet<GroupName>,
     /// Whether it may watch this node over MOQT: escalations, status, events and metrics.
     pub may_watch: bool,
+    /// Where the keys are by which it signs consent; by default what its name says.
+    pub signing_keys: Option<SigningKeys>,
 }
 
 /// How obligations and acks go to and fro, over QUIC.
@@ -63,6 +65,38 @@ pub enum Binding {
 enum BindingName {
     Native,
     Moqt,
+}
+
+/// Where the keys of a peer are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SigningKeys {
+    /// A JWKS at this URL.
+    Url(url::Url),
+    /// A key that is its own name.
+    Did(String),
+    /// A JWKS in a file.
+    File(PathBuf),
+}
+
+impl SigningKeys {
+    fn new(text: &str, base: &Path) -> Result<Self, Fault> {
+        let fix = "such as \"https://example.org/.well-known/jwks.json\", \"did:key:z6Mk...\" or \"peer-keys.json\"";
+        let fault = |what: &str| Fault::new(["signing_keys"], what.to_owned(), fix);
+        if text.starts_with("did:") {
+            return match crate::acap::keys::KeySet::from_did_key(text) {
+                Ok(_) => Ok(Self::Did(text.to_owned())),
+                Err(error) => Err(fault(&error.to_string())),
+            };
+        }
+        if !text.contains("://") {
+            return Ok(Self::File(base.join(text)));
+        }
+        let url = url::Url::parse(text).map_err(|error| fault(&error.to_string()))?;
+        match url.scheme() {
+            "https" => Ok(Self::Url(url)),
+            _ => Err(fault("keys are fetched over https only")),
+        }
+    }
 }
 
 /// The table as written.
@@ -89,6 +123,7 @@ pub(crate) struct PeerTable {
     groups: BTreeSet<GroupName>,
     #[serde(default)]
     may_watch: bool,
+    signing_keys: Option<String>,
 }
 
 /// All peers, each with its values filled in.
@@ -176,6 +211,10 @@ impl PeerTable {
             binding,
             groups: self.groups,
             may_watch: self.may_watch,
+            signing_keys: self
+                .signing_keys
+                .map(|text| SigningKeys::new(&text, base))
+                .transpose()?,
             principal: self.principal.unwrap_or_else(|| self.id.clone()),
             id: self.id,
             address: self.address,

@@ -325,6 +325,7 @@ async fn a_jwks_may_be_named_for_any_agent() {
         jwks: [(name.clone(), url)].into(),
         to_private: true,
         roots: vec![site.root.clone()],
+        ..ResolverOptions::default()
     };
     let keys = Resolver::new(options).unwrap().keys(&name, at(0), KEYS_TIME_MAX_MS).await.unwrap();
     assert_eq!(keys.keys()[0].public, key.public());
