@@ -20,6 +20,8 @@ use tokio::task::JoinSet;
 const RUNNING_MAX: usize = 1_024;
 /// How long the last messages may take to arrive.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long the other side may then take to read them: it ends the session when it has, and no call runs.
+const READ_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Why there is no session with an MCP server behind a peer.
 #[derive(Debug, thiserror::Error)]
@@ -75,18 +77,17 @@ impl<R: ServiceRole> Transport<R> for MoqtTransport {
         Transport::<R>::close(&mut self.messages).await?;
         let Some(sent) = self.sent.take() else { return Ok(()) };
         let from = &mut self.messages.from;
-        let unheard = async {
-            while from.recv().await.is_some() {} // it holds up nothing that way
-            std::future::pending::<()>().await;
+        let ended = async { while from.recv().await.is_some() {} }; // it holds up nothing that way
+        tokio::pin!(ended);
+        let arrived = tokio::select! {
+            () = &mut ended => return Ok(()),
+            arrived = tokio::time::timeout(LAST_WORDS_TIME_MAX, sent) => arrived,
         };
-        let all = async {
-            tokio::select! {
-                _ = sent => {}
-                () = unheard => {}
-            }
-        };
-        let arrived = tokio::time::timeout(LAST_WORDS_TIME_MAX, all).await;
-        arrived.map_err(|_| io::ErrorKind::TimedOut.into())
+        if arrived.is_err() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let _ = tokio::time::timeout(READ_TIME_MAX, ended).await;
+        Ok(())
     }
 }
 

@@ -92,19 +92,26 @@ impl Upstream {
             }
         });
         // Not of this set: it outlives the session for as long as the program may take to end.
-        let (end, ended) = oneshot::channel::<()>();
+        let (end, mut ended) = oneshot::channel::<()>();
         tokio::spawn(async move {
-            let feed = async {
-                while let Some(message) = told.recv().await {
-                    if tell(&mut stdin, message.to_vec()).await.is_err() {
-                        break;
+            {
+                let feed = async {
+                    while let Some(message) = told.recv().await {
+                        if tell(&mut stdin, message.to_vec()).await.is_err() {
+                            return;
+                        }
+                    }
+                };
+                tokio::pin!(feed);
+                tokio::select! {
+                    () = &mut feed => {
+                        let _ = ended.await; // it ends with its session
+                    }
+                    _ = &mut ended => {
+                        // What was said last it may still read.
+                        let _ = tokio::time::timeout(END_TIME_MAX, feed).await;
                     }
                 }
-                std::future::pending::<()>().await; // it ends with its session
-            };
-            tokio::select! {
-                () = feed => {}
-                _ = ended => {} // even if it reads nothing
             }
             drop(stdin);
             kill(child).await;
