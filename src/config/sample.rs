@@ -82,6 +82,7 @@ const PEERS_HEAD: &str = r##"
 #   binding = "moqt"                         obligations go to it over MOQT; by default "native"
 #   relay = "eu"                             the same by a relay, which needs no address
 #   groups = ["agents"]                      groups it may address us as a member of
+#   signing_keys = "peer-keys.json"          by which it signs consent: a JWKS in a file or at an https URL, or a did:key
 #   may_watch = true                         it may subscribe to our escalations, status, events and metrics
 "##;
 

@@ -1,10 +1,16 @@
 //! What a node has of consent is shown to a third party.
 
-use super::{BOB, CAROL, PROFILING, Server, USE, code, config, event, first, record, second};
+use super::caller::{alice, ask, bob};
+use super::{
+    BOB, CAROL, PROFILING, Server, USE, code, config, event, first, private, record, second,
+};
 use crate::common::{World, id};
+use abhyasa::acap::jws::{Signed as _, SigningKey};
+use abhyasa::config::{Signatures, SigningKeys};
+use rcgen::KeyPair;
 use reqwest::Method;
-use serde_json::json;
-use std::path::Path;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn verify(file: &Path, more: &[&str]) -> (bool, String) {
@@ -64,4 +70,130 @@ async fn s2_an_export_is_found_good_and_an_altered_one_is_not() {
     std::fs::write(&file, other).unwrap();
     assert!(!verify(&file, &[]).0);
     server.stop().await;
+}
+
+fn ed25519() -> KeyPair {
+    KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap()
+}
+
+fn signer(pair: &KeyPair) -> SigningKey {
+    SigningKey::from_pkcs8(&pair.serialize_der(), None).unwrap()
+}
+
+/// The key as a member of a JWKS.
+fn jwk(key: &SigningKey, more: Value) -> Value {
+    let mut jwk = key.public().to_jwk();
+    jwk["kid"] = json!(key.kid());
+    for (name, value) in more.as_object().unwrap() {
+        jwk[name] = value.clone();
+    }
+    jwk
+}
+
+fn written(world: &World, name: &str, text: &str) -> PathBuf {
+    let file = world.path().join(name);
+    std::fs::write(&file, text).unwrap();
+    private(&file);
+    file
+}
+
+/// What is not signed, altered, or signed by another or a revoked key, is not taken; and what was taken is answered
+/// alike when it is told again.
+#[tokio::test(flavor = "multi_thread")]
+async fn signatures_of_callers_are_held_against_their_keys() {
+    let world = World::new();
+    let (own, old, others) = (signer(&ed25519()), signer(&ed25519()), signer(&ed25519()));
+    let keys = json!({ "keys": [
+        jwk(&old, json!({ "revoked": { "revoked_at": 1_700_000_000, "reason": "superseded" } })),
+        jwk(&own, json!({})),
+    ] });
+    let file = written(&world, "bob-keys.json", &keys.to_string());
+    let mut config = config(&world, "");
+    config.acap.signatures = Signatures::Required;
+    config.peers.iter_mut().find(|peer| peer.id == id("bob")).unwrap().signing_keys =
+        Some(SigningKeys::File(file));
+    let server = Server::start(config).await;
+    let plain = record("r-1", None, &first(), &[], json!({}));
+    let refused = server.consent(&plain).await;
+    assert_eq!(code(&refused), (403, "signature"), "{refused:?}");
+    for key in [&others, &old] {
+        let refused = server.consent(&plain.clone().signed(key).unwrap()).await;
+        assert_eq!(code(&refused), (403, "signature"), "{refused:?}");
+    }
+    let good = plain.clone().signed(&own).unwrap();
+    let mut altered = serde_json::to_value(&good).unwrap();
+    altered["record_id"] = json!("r-2");
+    let refused = server.post(Some(BOB), "/acap/consent", &altered).await;
+    assert_eq!(code(&refused), (403, "signature"), "{refused:?}");
+    assert_eq!(server.consent(&good).await.0, 201);
+    assert_eq!(server.consent(&good).await.0, 201, "told again");
+    let said = event("e-1", None, "r-1", USE, "permit", json!({}));
+    assert_eq!(code(&server.adhere(&said).await), (403, "signature"));
+    let signed = said.signed(&own).unwrap();
+    assert_eq!(server.adhere(&signed).await.0, 201);
+    assert_eq!(server.call("book", json!({})).await, Ok(()));
+    // Carol's name says nowhere where her keys are.
+    let mut carols = plain.clone();
+    carols.caller_agent_id = id("carol");
+    let carols = carols.signed(&own).unwrap();
+    let refused = server.post(Some(CAROL), "/acap/consent", &carols).await;
+    assert_eq!(code(&refused), (403, "signature"), "{refused:?}");
+    server.stop().await;
+}
+
+/// Our caller signs, by keys of both kinds; another node takes it by the key it was told of, and a third party finds
+/// it good by the JWKS that is published, also what an earlier key has signed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_our_caller_signs_is_good_to_others() {
+    for ed25519_first in [true, false] {
+        let world = World::new();
+        let (mut one, mut two) = (ed25519(), KeyPair::generate().unwrap());
+        if !ed25519_first {
+            std::mem::swap(&mut one, &mut two);
+        }
+        let mut at_alice = alice(&world, "");
+        at_alice.acap.signatures = Signatures::Required;
+        let of_bob = |key: &KeyPair| Some(SigningKeys::Did(signer(key).public().to_did()));
+        at_alice.peers.iter_mut().find(|peer| peer.id == id("bob")).unwrap().signing_keys =
+            of_bob(&one);
+        let mut at_bob = bob(&world, &at_alice, false, "");
+        at_bob.acap.signing_key = Some(written(&world, "one.pem", &one.serialize_pem()));
+        let alice = Server::start(at_alice).await;
+        let bob = Server::start(at_bob).await;
+        assert_eq!(ask(&bob, json!({})).await["status"]["state"], "TASK_STATE_COMPLETED");
+        let jwks = async |bob: &Server| {
+            let request = bob.request(Method::GET, "/.well-known/jwks.json");
+            let (status, jwks) = super::answer(request).await;
+            assert_eq!(status, 200, "{jwks}");
+            jwks
+        };
+        let first_keys = jwks(&bob).await;
+
+        // Another key signs from now on, and the old one is published beside it.
+        let old = written(&world, "old.json", &first_keys.to_string());
+        let (mut at_bob, mut at_alice) = (bob.stop().await, alice.stop().await);
+        at_bob.acap.signing_key = Some(written(&world, "two.pem", &two.serialize_pem()));
+        at_bob.acap.published_keys = Some(old);
+        at_alice.peers.iter_mut().find(|peer| peer.id == id("bob")).unwrap().signing_keys =
+            of_bob(&two);
+        let (alice, bob) = (Server::start(at_alice).await, Server::start(at_bob).await);
+        assert_eq!(ask(&bob, json!({})).await["status"]["state"], "TASK_STATE_COMPLETED");
+        let keys = jwks(&bob).await;
+        assert_eq!(keys["keys"].as_array().unwrap().len(), 2, "{keys}");
+
+        let path = format!("/acap/export/{}", id("bob"));
+        let export = alice.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
+        let file = written(&world, "export.jsonl", &export);
+        let known =
+            written(&world, "keys.json", &json!({ (id("bob").as_str()): keys }).to_string());
+        let known = ["--require-signatures", "--keys", known.to_str().unwrap()];
+        let (good, text) = verify(&file, &known);
+        assert!(good && text.contains("5 signed"), "{text}");
+        let only_first = json!({ (id("bob").as_str()): first_keys }).to_string();
+        let only_first = written(&world, "first.json", &only_first);
+        let known = ["--require-signatures", "--keys", only_first.to_str().unwrap()];
+        assert!(!verify(&file, &known).0, "the second key is not known there");
+        bob.stop().await;
+        alice.stop().await;
+    }
 }

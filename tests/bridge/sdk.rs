@@ -146,11 +146,17 @@ async fn web(url: &str) {
     let wrong =
         bare().header("mcp-protocol-version", "2025-11-25").header("mcp-method", "tools/list");
     assert_eq!(status(wrong.json(&list(1))).await, 400);
-    let unknown =
-        || bare().header("mcp-protocol-version", "2026-07-28").header("mcp-method", "no/such");
-    let mut none = list(1);
-    none["method"] = json!("no/such");
-    assert_eq!(status(unknown().json(&none)).await, 404);
+    let unknown = |method: &str| {
+        let mut none = list(1);
+        none["method"] = json!(method);
+        let version = bare().header("mcp-protocol-version", "2026-07-28");
+        version.header("mcp-method", method).json(&none)
+    };
+    assert_eq!(status(unknown("logging/setLevel")).await, 404, "that server has no such method");
+    // What a method reaches that is not known here, the gate cannot know either.
+    let withheld =
+        unknown("no/such").send().await.unwrap().json::<serde_json::Value>().await.unwrap();
+    assert_eq!(withheld["error"]["code"], -31_403, "{withheld}");
     assert_eq!(status(post().json(&list(1)).header("mcp-session-id", "none")).await, 404);
     assert_eq!(status(post().body("[1]")).await, 400);
     assert_eq!(status(http.get(url)).await, 405);
