@@ -5,6 +5,7 @@
 //! once it is durable, before anybody is answered. The gate decides by what is in memory.
 
 pub mod anchor;
+mod anchoring;
 pub mod audit;
 mod book;
 pub(crate) mod caller;
@@ -94,6 +95,7 @@ pub(crate) struct Acap {
     log: Log,
     books: RwLock<BTreeMap<AgentId, Arc<Mutex<Book>>>>,
     checks: Option<evidence::Checks>,
+    anchoring: Option<anchoring::Anchoring>,
     streams: push::Streams,
     exports: Arc<Semaphore>,
 }
@@ -115,6 +117,7 @@ impl Acap {
         failed: oneshot::Sender<DriverError>,
     ) -> Result<Self, AcapError> {
         let failing = Failing::of("chains of consent", DriverError::Acap, failed);
+        let anchoring = anchoring::Anchoring::new(&config, store.clone())?;
         let log = Log::start(store, failing)?;
         let line = Line::open(file, &log).await?;
         live::check_claims(&config, &line.policy)?;
@@ -132,6 +135,7 @@ impl Acap {
                 .collect(),
             books: RwLock::new(books.collect()),
             checks: evidence::Checks::new(&config)?,
+            anchoring,
             streams: push::Streams::default(),
             exports: Arc::new(Semaphore::new(export::EXPORTS_MAX)),
             config,
@@ -423,6 +427,7 @@ impl Acap {
         };
         let writes = vec![write, Self::id_write(peer, "r", &id, &Known { number, hash })];
         self.keep(peer, book, next, writes).await?;
+        self.anchoring.iter().for_each(anchoring::Anchoring::wake);
         Ok(answer(number))
     }
 
@@ -505,6 +510,7 @@ impl Acap {
         };
         let writes = vec![write, Self::id_write(peer, "e", &id, &Known { number, hash })];
         self.keep(peer, book, next, writes).await?;
+        self.anchoring.iter().for_each(anchoring::Anchoring::wake);
         Ok(self.recorded(number, &event))
     }
 

@@ -17,7 +17,9 @@ mod secret;
 mod section;
 mod sections;
 
-pub use acap::{AcapConfig, AcapMode, Grace, POLICY_CLAIMS_MAX, PolicyClaims, Signatures};
+pub use acap::{
+    AcapConfig, AcapMode, Anchoring, Grace, POLICY_CLAIMS_MAX, PolicyClaims, Signatures,
+};
 pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use consent::{Accept, CONSENT_CALLEES_MAX, ConsentTo, Decides, IntendedUse, Review};
 pub use error::{CONFIG_LEN_MAX, ConfigError};

@@ -367,6 +367,7 @@ impl Builder {
         if let Some(acap) = &acap {
             tasks.spawn(acap.clone().run(router.governed.subscribe()));
             tasks.spawn(acap.clone().push());
+            tasks.spawn(acap.clone().run_anchoring());
         }
         let (consents, consents_failed) = if config.consent.is_empty() {
             (None, None)

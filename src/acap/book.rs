@@ -45,10 +45,20 @@ pub(super) struct Kept {
     pub(super) hook: Option<Hook>,
     #[serde(default)]
     pub(super) hook_told: Option<PolicyVersion>,
+    /// How far the chains are anchored.
+    #[serde(default)]
+    pub(super) anchored: AnchoredTo,
     /// Obligations by which the caller took back what a later document answers: by claim, and by "" for the
     /// record.
     #[serde(default)]
     pub(super) heard: BTreeMap<String, String>,
+}
+
+/// How many records and events are in the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AnchoredTo {
+    pub(super) records: u64,
+    pub(super) events: u64,
 }
 
 /// What is known of one caller.

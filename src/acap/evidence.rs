@@ -44,11 +44,16 @@ fn json_of(file: &Path) -> Result<Value, AcapError> {
 /// # Errors
 /// [`AcapError::Keys`].
 pub(crate) fn signing_key(config: &NodeConfig) -> Result<Option<Arc<SigningKey>>, AcapError> {
+    Ok(key_of(config)?.map(Arc::new))
+}
+
+/// The same, for one who has it alone.
+pub(super) fn key_of(config: &NodeConfig) -> Result<Option<SigningKey>, AcapError> {
     let Some(file) = &config.acap.signing_key else { return Ok(None) };
     let pem = read_secret(file).map_err(|error| fault(file, error))?;
     let der = PrivatePkcs8KeyDer::from_pem_slice(&pem).map_err(|error| fault(file, error))?;
     let key = SigningKey::from_pkcs8(der.secret_pkcs8_der(), None);
-    key.map(Arc::new).map(Some).map_err(|error| fault(file, error))
+    key.map(Some).map_err(|error| fault(file, error))
 }
 
 /// The JWKS that the node publishes: the key that signs first, then those of `published_keys`. None without either.

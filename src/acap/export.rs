@@ -1,14 +1,17 @@
 //! The export of a caller's chains: what a third party checks offline with `abhyasa consent verify`.
 
+use super::anchoring;
 use super::audit::Exporter;
 use super::book::key;
 use super::line::Line;
+use super::log::Log;
 use super::{Acap, Denial};
 use crate::a2a::log::Disk;
 use crate::store::SideTable;
 use axum::body::{Body, Bytes};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use proto::consent::{AdherenceEvent, ChainAnchor, ConsentRecord};
 use proto::id::AgentId;
 use serde::de::DeserializeOwned;
 use std::io::{self, Write};
@@ -61,6 +64,7 @@ struct Chains {
     records: u64,
     events: u64,
     at: proto::time::Time,
+    log: Option<Arc<Log>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -71,8 +75,17 @@ impl Chains {
         for policy in self.line.before.iter().chain([&self.line.policy]) {
             export.policy(policy)?;
         }
-        self.each(SideTable::AcapRecord, self.records, |record| export.record(&record))?;
-        self.each(SideTable::AcapEvent, self.events, |event| export.event(&event))?;
+        self.each(SideTable::AcapRecord, self.records, |mut record: ConsentRecord, anchor| {
+            record.chain_anchor = record.chain_anchor.or(anchor);
+            export.record(&record)
+        })?;
+        self.each(SideTable::AcapEvent, self.events, |mut event: AdherenceEvent, anchor| {
+            event.chain_anchor = event.chain_anchor.or(anchor);
+            export.event(&event)
+        })?;
+        if let Some(log) = &self.log {
+            export.log(log)?;
+        }
         export.end().map(drop)
     }
 
@@ -80,7 +93,7 @@ impl Chains {
         &self,
         table: SideTable,
         end: u64,
-        mut write: impl FnMut(T) -> io::Result<()>,
+        mut write: impl FnMut(T, Option<ChainAnchor>) -> io::Result<()>,
     ) -> io::Result<()> {
         let (mut from, to) = (0, key(&self.caller, end));
         while from < end {
@@ -91,7 +104,9 @@ impl Chains {
                 return Err(io::Error::other(format!("document {from} is missing")));
             }
             for (_, value) in page {
-                write(self.disk.parse(&value).map_err(io::Error::other)?)?;
+                let document = self.disk.parse(&value).map_err(io::Error::other)?;
+                let anchor = anchoring::stored(&self.disk, table, &self.caller, from);
+                write(document, anchor.map_err(io::Error::other)?)?;
                 from += 1;
             }
         }
@@ -122,7 +137,8 @@ impl Acap {
             (book.kept.records, book.kept.events)
         };
         let (line, disk, at) = (self.line(), self.log.disk().clone(), self.clock.now());
-        let chains = Chains { caller, line, disk, records, events, at, _place: place };
+        let log = self.anchoring.as_ref().map(|anchoring| anchoring.log().clone());
+        let chains = Chains { caller, line, disk, records, events, at, log, _place: place };
         let (to, chunks) = mpsc::channel(CHUNKS_MAX);
         tokio::task::spawn_blocking(move || {
             let out = Out { buffer: Vec::with_capacity(CHUNK_LEN), to: to.clone() };

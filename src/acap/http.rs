@@ -39,6 +39,8 @@ pub(crate) fn router(surface: Surface) -> Router {
         .route("/.well-known/usage-policy.json", get(policy))
         .route("/acap/consent", post(consent))
         .route("/acap/adherence", post(adherence))
+        .route("/acap/log/head", get(super::anchoring::head))
+        .route("/acap/log/proof", get(super::anchoring::proof))
         .route("/acap/changes", get(super::push::changes))
         .route("/acap/audit/{*caller}", get(audit))
         .route("/acap/page/{*caller}", get(page))

@@ -76,6 +76,33 @@ impl Signatures {
     }
 }
 
+/// What of the chains goes into the node's transparency log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Anchoring {
+    /// Nothing; there is no log.
+    Off,
+    /// Each document under a head of its own.
+    Record,
+    /// Many under one head.
+    Batch,
+    /// Consent records only, many under one head.
+    Consent,
+}
+
+impl Anchoring {
+    /// Its word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Record => "record",
+            Self::Batch => "batch",
+            Self::Consent => "consent",
+        }
+    }
+}
+
 section! {
     /// Consent of callers to a usage policy (Anumati; on the wire ACAP). Once it is enabled, a peer that has
     /// not consented to the policy, or says that it may not do what it asks for, reaches no skill and no tool.
@@ -110,6 +137,11 @@ section! {
         /// File with a JWKS of further keys to publish beside it, such as those that signed before, with their
         /// exp, or revoked.
         published_keys: Option<PathBuf> = None;
+        /// What of the chains is anchored in a transparency log that the node runs, signed by signing_key: "off",
+        /// "record" (each under a head of its own), "batch", or "consent" (records only).
+        anchor: Anchoring = Anchoring::Off;
+        /// How long documents are collected for one batch, in milliseconds.
+        anchor_interval_ms: u64 = 1_000, 1 => 86_400_000;
         /// Callers whose consent is kept. The consent of a further one is refused.
         callers_max: usize = 10_000, 1 => 1_000_000;
         /// Records in the chain of one caller. A further one is refused.

@@ -41,6 +41,10 @@ pub enum SideTable {
     AcapAttempt,
     /// Numbers of records and events, by caller and id.
     AcapId,
+    /// Anchors of records, by caller and number.
+    AcapRecordAnchor,
+    /// Anchors of events, by caller and number.
+    AcapEventAnchor,
     /// How far our own chains with each callee are, by callee.
     CallerPair,
     /// Our consent records, as they are sent, by callee and number.
@@ -54,7 +58,7 @@ pub enum SideTable {
 }
 
 impl SideTable {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 19] = [
         Self::Task,
         Self::TaskBrief,
         Self::TaskEvent,
@@ -67,6 +71,8 @@ impl SideTable {
         Self::AcapEvent,
         Self::AcapAttempt,
         Self::AcapId,
+        Self::AcapRecordAnchor,
+        Self::AcapEventAnchor,
         Self::CallerPair,
         Self::CallerRecord,
         Self::CallerEvent,
@@ -88,6 +94,8 @@ impl SideTable {
             Self::AcapEvent => "acap_event",
             Self::AcapAttempt => "acap_attempt",
             Self::AcapId => "acap_id",
+            Self::AcapRecordAnchor => "acap_record_anchor",
+            Self::AcapEventAnchor => "acap_event_anchor",
             Self::CallerPair => "caller_pair",
             Self::CallerRecord => "caller_record",
             Self::CallerEvent => "caller_event",
@@ -163,6 +171,8 @@ impl SideStore {
             acap_event,
             acap_attempt,
             acap_id,
+            acap_record_anchor,
+            acap_event_anchor,
             caller_pair,
             caller_record,
             caller_event,
@@ -182,6 +192,8 @@ impl SideStore {
             SideTable::AcapEvent => acap_event,
             SideTable::AcapAttempt => acap_attempt,
             SideTable::AcapId => acap_id,
+            SideTable::AcapRecordAnchor => acap_record_anchor,
+            SideTable::AcapEventAnchor => acap_event_anchor,
             SideTable::CallerPair => caller_pair,
             SideTable::CallerRecord => caller_record,
             SideTable::CallerEvent => caller_event,

@@ -4,9 +4,9 @@ use super::caller::{alice, ask, bob};
 use super::{
     BOB, CAROL, PROFILING, Server, USE, code, config, event, first, private, record, second,
 };
-use crate::common::{World, id};
+use crate::common::{World, eventually, id};
 use abhyasa::acap::jws::{Signed as _, SigningKey};
-use abhyasa::config::{Signatures, SigningKeys};
+use abhyasa::config::{Anchoring, Signatures, SigningKeys};
 use rcgen::KeyPair;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -195,5 +195,74 @@ async fn what_our_caller_signs_is_good_to_others() {
         assert!(!verify(&file, &known).0, "the second key is not known there");
         bob.stop().await;
         alice.stop().await;
+    }
+}
+
+/// What is kept is anchored in the node's own log soon after, also after a crash; a third party finds it there, and
+/// an altered document not.
+#[tokio::test(flavor = "multi_thread")]
+async fn chains_are_anchored_in_the_log_of_the_node() {
+    for anchor in [Anchoring::Batch, Anchoring::Record] {
+        let world = World::new();
+        let mut config = config(&world, "");
+        let none = Server::start(config.clone()).await;
+        let absent = super::answer(none.request(Method::GET, "/acap/log/head")).await;
+        assert_eq!(code(&absent), (404, "not_found"));
+        none.stop().await;
+        config.acap.signing_key = Some(written(&world, "log.pem", &ed25519().serialize_pem()));
+        config.acap.anchor = anchor;
+        config.acap.anchor_interval_ms = 10;
+        let server = Server::start(config).await;
+        server.consent(&record("r-1", None, &first(), &[], json!({}))).await;
+        server.adhere(&event("e-1", None, "r-1", USE, "permit", json!({}))).await;
+        let head = async |server: &Server, leaves: u64| {
+            eventually("the head", async || {
+                let request = server.request(Method::GET, "/acap/log/head");
+                let head = super::answer(request).await.1["head"].clone();
+                (head["tree_size"].as_u64() >= Some(leaves)).then_some(head)
+            })
+            .await
+        };
+        let early = head(&server, 2).await;
+        let server = Server::start(server.crash()).await;
+        server.adhere(&event("e-2", Some("e-1"), "r-1", PROFILING, "permit", json!({}))).await;
+        let late = head(&server, 3).await;
+        assert_eq!(early["log_id"], late["log_id"]);
+
+        let path = format!("/acap/export/{}", id("bob"));
+        let (file, known) = (world.path().join("export.jsonl"), late["log_id"].as_str().unwrap());
+        let known = ["--require-anchors", "--log", known];
+        let export = eventually("all anchors", async || {
+            let export = server.request(Method::GET, &path).send().await.unwrap().text().await;
+            let export = export.unwrap();
+            std::fs::write(&file, &export).unwrap();
+            verify(&file, &known).0.then_some(export)
+        })
+        .await;
+        assert!(export.contains("\"consistency\"") && export.contains("\"tree_head\""));
+        let other = verify(
+            &file,
+            &[
+                "--require-anchors",
+                "--log",
+                "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK",
+            ],
+        );
+        assert!(!other.0, "a log that is not believed: {}", other.1);
+        std::fs::write(&file, export.replacen("The clause was read.", "The clause was reed.", 1))
+            .unwrap();
+        let (good, text) = verify(&file, &known);
+        assert!(!good && text.contains("anchor"), "{text}");
+
+        let ask = async |query: &str| {
+            super::answer(server.request(Method::GET, &format!("/acap/log/proof?{query}"))).await
+        };
+        let (status, proof) = ask(&format!("first={}", early["tree_size"])).await;
+        assert_eq!((status, &proof["second"]), (200, &late["tree_size"]), "{proof}");
+        let (status, proof) = ask("leaf=0").await;
+        assert!(status == 200 && !proof["path"].as_array().unwrap().is_empty(), "{proof}");
+        assert_eq!(code(&ask("leaf=1000").await), (422, "log"));
+        assert_eq!(code(&ask("leaf=1&first=1").await), (400, "malformed"));
+        server.stop().await;
     }
 }
