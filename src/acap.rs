@@ -373,12 +373,14 @@ impl Acap {
         self.check_time("accepted_at", &record.accepted_at)?;
         signed?;
         let max = self.config.acap.records_max;
-        if book.kept.records >= max {
-            let what =
-                format!("the chain of {peer} has {max} records, the limit (acap.records_max)");
+        if book.kept.records - book.kept.renewed.records >= max {
+            let what = format!(
+                "the chain of {peer} has {max} records, the limit (acap.records_max); it goes on when the operator says so"
+            );
             return Err(Denial::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "full", what));
         }
         let mut next = book.clone();
+        let len = self.check_len(peer, &book, bytes.len())?;
         let told = Told {
             capability: record.caller_capability_hash.clone(),
             principal: record.principal_id.clone(),
@@ -411,11 +413,12 @@ impl Acap {
                 return Err(self.hint(refused.into()));
             }
         };
-        next.kept.records = number + 1;
+        (next.kept.records, next.kept.len) = (number + 1, len);
         next.kept.first_event = next.kept.events;
         next.kept.first_attempt = next.kept.attempts;
         next.kept.ended = None;
         next.kept.withdrawn = None;
+        next.kept.used.clear();
         (next.kept.hook, next.kept.hook_told) = (hook, Some(record.policy_version.clone()));
         next.kept.decided = Some(self.decided(peer)?);
         self.hear_record(peer, &mut next.kept, &record)?;
@@ -475,6 +478,7 @@ impl Acap {
             return Err(Denial::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "full", what));
         }
         let mut next = book.clone();
+        let len = self.check_len(peer, &book, bytes.len())?;
         let told = Told::of(&given.extra.0);
         self.check_principal(peer, &told)?;
         self.look(peer, &mut next, &told)?;
@@ -500,8 +504,9 @@ impl Acap {
                 return Err(self.hint(refused.into()));
             }
         };
-        next.kept.events = number + 1;
+        (next.kept.events, next.kept.len) = (number + 1, len);
         self.hear_event(peer, &mut next.kept, &event)?;
+        next.kept.used.remove(&event.claim_id);
         next.last = Some(event.clone());
         let write = SideWrite {
             table: SideTable::AcapEvent,

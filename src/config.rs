@@ -18,7 +18,7 @@ mod section;
 mod sections;
 
 pub use acap::{
-    AcapConfig, AcapMode, Anchoring, Grace, POLICY_CLAIMS_MAX, PolicyClaims, Signatures,
+    AcapConfig, AcapMode, Anchoring, Grace, POLICY_CLAIMS_MAX, Permits, PolicyClaims, Signatures,
 };
 pub use address::{A2aAgent, AddressError, HostPort, HttpUrl};
 pub use consent::{Accept, CONSENT_CALLEES_MAX, ConsentTo, Decides, IntendedUse, Review};

@@ -5,13 +5,13 @@ use super::push::Hook;
 use crate::a2a::log::{Disk, Log};
 use crate::store::{SideTable, SideWrite};
 use proto::consent::{
-    AdherenceDecision, AdherenceEvent, ConsentDecision, ConsentRecord, ContentHash, EventId,
-    Lifecycle, Pair, PolicyVersion, PrincipalId, Recovery, Side, Stamp, Trigger, Triggers,
+    AdherenceDecision, AdherenceEvent, ClaimId, ConsentDecision, ConsentRecord, ContentHash,
+    EventId, Lifecycle, Pair, PolicyVersion, PrincipalId, Recovery, Side, Stamp, Trigger, Triggers,
 };
 use proto::id::AgentId;
 use proto::store::ReadError;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Entries read at a time when the chains are recovered.
 const RECOVER_COUNT: usize = 1_024;
@@ -45,6 +45,15 @@ pub(super) struct Kept {
     pub(super) hook: Option<Hook>,
     #[serde(default)]
     pub(super) hook_told: Option<PolicyVersion>,
+    /// Claims whose last permit a call has used up, where it is for one.
+    #[serde(default)]
+    pub(super) used: BTreeSet<ClaimId>,
+    /// Bytes of records and events.
+    #[serde(default)]
+    pub(super) len: u64,
+    /// How many records and bytes there were when the operator let the chain go on: limits count from there.
+    #[serde(default)]
+    pub(super) renewed: Renewed,
     /// How far the chains are anchored.
     #[serde(default)]
     pub(super) anchored: AnchoredTo,
@@ -52,6 +61,13 @@ pub(super) struct Kept {
     /// record.
     #[serde(default)]
     pub(super) heard: BTreeMap<String, String>,
+}
+
+/// From where limits count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Renewed {
+    pub(super) records: u64,
+    pub(super) len: u64,
 }
 
 /// How many records and events are in the log.

@@ -7,6 +7,7 @@
 use super::book::{Attempt, Book, json, key};
 use super::{Acap, Denial};
 use crate::a2a::random_id;
+use crate::config::Permits;
 use crate::gate::Wanted;
 use crate::store::{SideTable, SideWrite};
 use axum::http::StatusCode;
@@ -165,7 +166,10 @@ impl Acap {
         let claims = self.claims(wanted);
         let refused = match elsewhere {
             Some(_) => None,
-            None => self.judged(caller, &mut next, &claims)?,
+            None => match self.judged(caller, &mut next, &claims)? {
+                None => self.spend(&mut next, &claims),
+                refused => refused,
+            },
         };
         let event = self.event(&next, call, &claims, refused.as_ref(), elsewhere)?;
         let denial = refused.map(|refused| why(caller, &next, &claims, refused));
@@ -218,6 +222,21 @@ impl Acap {
             Ok(_) => self.restricted(caller, &kept, claims),
             Err(refused) => Ok(Some(refused)),
         }
+    }
+
+    /// Uses up the permits of these claims, or refuses where a call has; where they are for one call.
+    fn spend(&self, next: &mut Book, claims: &[ClaimId]) -> Option<Refused> {
+        if self.config.acap.permit == Permits::Standing {
+            return None;
+        }
+        let used: Vec<_> = claims.iter().filter(|claim| next.kept.used.contains(*claim)).collect();
+        if used.is_empty() {
+            next.kept.used.extend(claims.iter().cloned());
+            return None;
+        }
+        let named = used.iter().take(proto::consent::CLAIMS_NAMED_MAX);
+        let claims = named.map(|claim| ((*claim).clone(), Block::NotEvaluated)).collect();
+        Some(Refused::Blocked { claims, count: used.len() })
     }
 
     /// Whether a call that was let in may begin, though it waited, or the node was started anew. A refusal is on

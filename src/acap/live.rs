@@ -1,9 +1,13 @@
 //! The policy of a node that runs: the next version is put at it, and ends the consent to the one before.
 
-use super::Acap;
+use super::book::{Book, Renewed};
 use super::line::{AcapError, Line};
+use super::{Acap, Denial};
 use crate::config::NodeConfig;
+use axum::http::StatusCode;
 use proto::consent::PolicyDocument;
+use proto::id::AgentId;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use tokio::sync::watch;
@@ -23,6 +27,40 @@ pub(super) fn check_claims(config: &NodeConfig, policy: &PolicyDocument) -> Resu
 }
 
 impl Acap {
+    /// Bytes of the chains of a caller with a document of `len` more, if there is room for it.
+    //= BD-1
+    pub(super) fn check_len(
+        &self,
+        caller: &AgentId,
+        book: &Book,
+        len: usize,
+    ) -> Result<u64, Denial> {
+        let sum = book.kept.len + len as u64;
+        let max = self.config.acap.caller_len_max;
+        if sum - book.kept.renewed.len <= max {
+            return Ok(sum);
+        }
+        let what = format!(
+            "the chains of {caller} have {max} bytes, the limit (acap.caller_len_max); they go on when the operator says so"
+        );
+        Err(Denial::new(StatusCode::TOO_MANY_REQUESTS, "full", what))
+    }
+
+    /// Lets full chains of a caller go on: limits count from now. What there is stays, and so do the links to it.
+    pub(crate) async fn renew(&self, caller: &AgentId) -> Result<Value, Denial> {
+        let known = self.books.read().unwrap_or_else(PoisonError::into_inner).contains_key(caller);
+        if !known {
+            let what = format!("{caller} has no chain of consent here");
+            return Err(Denial::new(StatusCode::NOT_FOUND, "not_found", what));
+        }
+        let book = self.book(caller).await?;
+        let mut next = book.clone();
+        next.kept.renewed = Renewed { records: next.kept.records, len: next.kept.len };
+        let told = json!({ "peer": caller, "records": next.kept.records, "bytes": next.kept.len });
+        self.keep(caller, book, next, Vec::new()).await?;
+        Ok(told)
+    }
+
     /// The policy as it is served now.
     pub(super) fn line(&self) -> Arc<Line> {
         self.line.read().unwrap_or_else(PoisonError::into_inner).clone()

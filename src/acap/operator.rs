@@ -23,6 +23,7 @@ pub(crate) fn router(node: NodeHandle) -> Router {
         .route("/v1/consent/revoke", post(revoke))
         .route("/v1/consent/grant", post(grant))
         .route("/v1/consent/policy", post(policy))
+        .route("/v1/consent/renew", post(renew))
         .with_state(node)
 }
 
@@ -52,6 +53,15 @@ async fn revoke(State(node): State<NodeHandle>, Json(of): Json<Of>) -> Answer {
         return Err(ApiError::new(StatusCode::NOT_FOUND, "no_policy", what));
     }
     issue(&node, of, "revoke").await
+}
+
+/// Full chains of a caller go on.
+async fn renew(State(node): State<NodeHandle>, Json(of): Json<Of>) -> Response {
+    let Some(acap) = node.acap() else {
+        let what = "this node has no policy to consent to ([acap])";
+        return ApiError::new(StatusCode::NOT_FOUND, "no_policy", what).into_response();
+    };
+    super::http::answer(acap.renew(&of.peer).await.map(|told| (StatusCode::OK, told)))
 }
 
 /// The next version of our policy.

@@ -58,6 +58,11 @@ pub(super) enum ConsentCommand {
         /// The document.
         file: PathBuf,
     },
+    /// Let the chains of a caller go on that are full: limits count anew.
+    Renew {
+        /// The caller.
+        caller: AgentId,
+    },
     /// Withdraw our consent to a callee's policy: here at once, there under custody.
     Withdraw(OneArgs),
     /// Revoke the consent of a caller to our policy, in the same way.
@@ -169,6 +174,15 @@ impl ConsentCommand {
                     _ => format!("policy {version} is served"),
                 };
                 output::line(&if json { put.to_string() } else { text });
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::Renew { caller } => {
+                let body = serde_json::json!({ "peer": caller });
+                let path = ["v1", "consent", "renew"];
+                let told =
+                    Client::find(global)?.post(&path, &[], Some(&body), Duration::ZERO).await?;
+                let text = format!("{caller}: its chains go on");
+                output::line(&if json { told.to_string() } else { text });
                 Ok(ExitCode::SUCCESS)
             }
             Self::Withdraw(of) => of.tell(&Client::find(global)?, "withdraw", json).await,

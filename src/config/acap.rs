@@ -31,6 +31,27 @@ impl AcapMode {
     }
 }
 
+/// For how many calls a permit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Permits {
+    /// For all, until the next event.
+    Standing,
+    /// For one.
+    Once,
+}
+
+impl Permits {
+    /// Its word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Standing => "standing",
+            Self::Once => "once",
+        }
+    }
+}
+
 /// What becomes of calls in flight when consent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -114,6 +135,9 @@ section! {
         policy: Option<PathBuf> = None;
         /// Who decides on an adherence event: "local" is the caller, "delegated" is this node.
         mode: AcapMode = AcapMode::Local;
+        /// For how many calls an event that permits is: "standing" for all until the next event of its claim, "once" for
+        /// one, so that each call has events of its own (Anumati §4.1 step 4).
+        permit: Permits = Permits::Standing;
         /// What becomes of calls in flight when another thing than a revocation ends consent, such as a new policy:
         /// "finish" or "stop". A revocation under custody always stops them.
         grace: Grace = Grace::Finish;
@@ -142,9 +166,11 @@ section! {
         anchor: Anchoring = Anchoring::Off;
         /// How long documents are collected for one batch, in milliseconds.
         anchor_interval_ms: u64 = 1_000, 1 => 86_400_000;
+        /// Bytes of the records and events of one caller. A further one is refused.
+        caller_len_max: u64 = 1_073_741_824, 65_536 => 1_099_511_627_776;
         /// Callers whose consent is kept. The consent of a further one is refused.
         callers_max: usize = 10_000, 1 => 1_000_000;
-        /// Records in the chain of one caller. A further one is refused.
+        /// Records in the chain of one caller. A further one is refused, until the operator lets the chain go on.
         records_max: u64 = 10_000, 1 => 1_000_000;
         /// Adherence events under one record. A further one is refused until there is a new record.
         events_max: u64 = 100_000, 1 => 1_000_000;

@@ -3,7 +3,7 @@
 use super::{
     BOB, CAROL, PROFILING, Server, USE, code, config, event, first, now, publish, record, second,
 };
-use crate::common::World;
+use crate::common::{World, id};
 use abhyasa::proto::consent::{
     AdherenceEvent, ConsentRecord, read, validate_chain, validate_trail,
 };
@@ -143,6 +143,35 @@ async fn bd1_chains_have_limits_with_names() {
     assert_eq!(server.call("book", json!({})).await, Ok(()));
     let over = record("r-3", Some("r-2"), &first(), &[], json!({ "accepted_at": now() }));
     assert_eq!(code(&server.consent(&over).await), (429, "full"));
+    // The operator lets it go on, in the same chain.
+    let renewed = server.post(None, "/v1/consent/renew", &json!({ "peer": id("bob") })).await;
+    assert_eq!((renewed.0, &renewed.1["records"]), (200, &json!(2)), "{renewed:?}");
+    let nobody = server.post(None, "/v1/consent/renew", &json!({ "peer": id("carol") })).await;
+    assert_eq!(code(&nobody), (404, "not_found"));
+    let server = Server::start(server.crash()).await;
+    assert_eq!(server.consent(&over).await.0, 201);
+    assert_eq!(server.entries("record").await[2]["prev_record_id"], "r-2");
+    server.stop().await;
+}
+
+/// Long documents count by their bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn bd1_chains_are_bounded_in_bytes() {
+    let world = World::new();
+    let server = Server::start(config(&world, "caller_len_max = 65536")).await;
+    assert_eq!(server.consent(&record("r-1", None, &first(), &[], json!({}))).await.0, 201);
+    let long = json!({ "note": "x".repeat(30_000) });
+    assert_eq!(server.adhere(&event("e-1", None, "r-1", USE, "permit", long.clone())).await.0, 201);
+    assert_eq!(
+        server.adhere(&event("e-2", Some("e-1"), "r-1", USE, "permit", long.clone())).await.0,
+        201
+    );
+    let third = event("e-3", Some("e-2"), "r-1", USE, "permit", long);
+    let refused = server.adhere(&third).await;
+    assert_eq!(code(&refused), (429, "full"));
+    assert!(refused.1["error"]["message"].as_str().unwrap().contains("acap.caller_len_max"));
+    server.post(None, "/v1/consent/renew", &json!({ "peer": id("bob") })).await;
+    assert_eq!(server.adhere(&third).await.0, 201);
     server.stop().await;
 }
 

@@ -65,6 +65,26 @@ async fn s7_a_caller_acts_for_whom_its_table_names() {
     server.stop().await;
 }
 
+/// Where a permit is for one call, the next needs events of its own; also after a crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn s4_a_permit_may_be_for_one_call() {
+    let world = World::new();
+    let server = Server::start(config(&world, "permit = \"once\"")).await;
+    server.consent(&record("r-1", None, &first(), &[], json!({}))).await;
+    server.adhere(&event("e-1", None, "r-1", USE, "permit", json!({}))).await;
+    server.adhere(&event("e-2", Some("e-1"), "r-1", PROFILING, "permit", json!({}))).await;
+    assert_eq!(server.call("analyse", json!({})).await, Ok(()));
+    let server = Server::start(server.crash()).await;
+    let refused = server.call("book", json!({})).await.unwrap_err();
+    assert_eq!((&refused["code"], blocking(&refused)), (&json!("claims_blocked"), vec![USE]));
+    server.adhere(&event("e-3", Some("e-2"), "r-1", USE, "permit", json!({}))).await;
+    let refused = server.call("analyse", json!({})).await.unwrap_err();
+    assert_eq!(blocking(&refused), [PROFILING], "and uses nothing up");
+    assert_eq!(server.call("book", json!({})).await, Ok(()));
+    assert!(server.call("book", json!({})).await.is_err());
+    server.stop().await;
+}
+
 /// Asks for a turn that takes long, or waits behind one that does; gives its task.
 pub(super) async fn slow(server: &Server, name: &str, delay: Duration) -> String {
     let message = json!({

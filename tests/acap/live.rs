@@ -149,9 +149,9 @@ impl Hook {
                           body: axum::Json<Value>| {
             let token =
                 headers.get("authorization").map(|token| token.to_str().unwrap().to_owned());
-            tell.send((token, body.0)).unwrap();
             let refused = refuses
                 .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+            tell.send((token, body.0)).unwrap();
             if refused.is_ok() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::NO_CONTENT }
         };
         let address =
