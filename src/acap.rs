@@ -54,6 +54,7 @@ pub use caller::{Action, Caller, Permit, Pointer, PolicyError, Refusal, Signer, 
 pub(crate) use calls::Told;
 pub(crate) use denial::Denial;
 pub use line::AcapError;
+pub(crate) use push::Policies;
 pub(crate) use restrict::Issuer;
 
 /// What signs for the caller's side, if there is a key.

@@ -398,6 +398,7 @@ impl Builder {
                 router: router.clone(),
                 calls: calls.clone(),
                 clock: clock.clone(),
+                acap: acap.clone(),
             };
             Some(Moq::open(around, storage.clone())?)
         } else {

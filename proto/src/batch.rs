@@ -50,11 +50,13 @@ pub enum Content {
     Events,
     /// Text of OpenMetrics, for watchers.
     Metrics,
+    /// JSON, for watchers: which version of its usage policy the node serves.
+    Policy,
 }
 
 impl Content {
     /// All there are, by their number on the wire.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Hello,
         Self::Offers,
         Self::BestEffort,
@@ -65,6 +67,7 @@ impl Content {
         Self::Status,
         Self::Events,
         Self::Metrics,
+        Self::Policy,
     ];
 
     /// Its name in logs, metrics and events.
@@ -81,6 +84,7 @@ impl Content {
             Self::Status => "status",
             Self::Events => "events",
             Self::Metrics => "metrics",
+            Self::Policy => "policy",
         }
     }
 
@@ -95,7 +99,7 @@ impl Content {
             Self::Refusals => priority::REFUSALS,
             Self::GroupOffer => priority::GROUP,
             Self::Escalations => priority::ESCALATIONS,
-            Self::Status | Self::Metrics => priority::STATUS,
+            Self::Status | Self::Metrics | Self::Policy => priority::STATUS,
             Self::Events => priority::EVENTS,
         }
     }

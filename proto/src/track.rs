@@ -197,6 +197,8 @@ pub enum Track {
     Events,
     /// Metrics of the node.
     Metrics,
+    /// The usage policy of the node.
+    Policy,
 }
 
 const TO: &str = "to:";
@@ -206,6 +208,7 @@ const ESCALATIONS: &str = "escalations";
 const STATUS: &str = "status";
 const EVENTS: &str = "events";
 const METRICS: &str = "metrics";
+const POLICY: &str = "policy";
 
 impl Track {
     /// The name on the wire.
@@ -219,6 +222,7 @@ impl Track {
             Self::Status => STATUS.to_owned(),
             Self::Events => EVENTS.to_owned(),
             Self::Metrics => METRICS.to_owned(),
+            Self::Policy => POLICY.to_owned(),
         }
     }
 
@@ -243,6 +247,7 @@ impl Track {
             STATUS => Ok(Self::Status),
             EVENTS => Ok(Self::Events),
             METRICS => Ok(Self::Metrics),
+            POLICY => Ok(Self::Policy),
             _ => wrong("track", "is none we know"),
         }
     }

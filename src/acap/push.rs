@@ -100,6 +100,30 @@ fn told(line: &Line) -> Value {
     })
 }
 
+/// Versions as they come, of several at once the last.
+#[derive(Debug)]
+pub(crate) struct Policies {
+    acap: Arc<Acap>,
+    versions: watch::Receiver<u64>,
+}
+
+impl Policies {
+    /// The version that is served, and those that come.
+    pub(crate) fn of(acap: &Arc<Acap>) -> Self {
+        let mut versions = acap.versions();
+        versions.mark_changed();
+        Self { acap: acap.clone(), versions }
+    }
+
+    /// What is told of the next one; at once the first time. May be dropped while it waits.
+    pub(crate) async fn next(&mut self) -> Value {
+        if self.versions.changed().await.is_err() {
+            std::future::pending().await // the node is gone
+        }
+        told(&self.acap.line())
+    }
+}
+
 /// The policy that holds, unless `Last-Event-ID` names it, and each further version, by its version as id.
 pub(super) async fn changes(State(surface): State<Surface>, request: Request) -> Response {
     let (parts, _) = request.into_parts();

@@ -426,7 +426,8 @@ impl Peer {
             | Content::Escalations
             | Content::Status
             | Content::Events
-            | Content::Metrics => return,
+            | Content::Metrics
+            | Content::Policy => return,
         };
         let _ = self.shared.calls.send(Call::Input(input)).await;
     }

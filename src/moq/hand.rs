@@ -310,7 +310,7 @@ fn decoded(content: Content, item: &Bytes) -> Value {
         Content::GroupOffer => {
             Template::decode(item).ok().map(|template| format!("{template:?}").into())
         }
-        Content::Escalations | Content::Status | Content::Events => {
+        Content::Escalations | Content::Status | Content::Events | Content::Policy => {
             serde_json::from_slice(item).ok()
         }
         Content::Metrics => std::str::from_utf8(item).ok().map(Value::from),

@@ -7,6 +7,7 @@ use super::session::{self, Fronts, With};
 use super::sign::Signatures;
 use super::watch::Watched;
 use super::{ALPN, Link, LinkError, SHARE_REQUESTS_MAX};
+use crate::acap::Acap;
 use crate::binding::quic::Silence;
 use crate::calls::{Code, Incoming, Serving};
 use crate::clock::Clock;
@@ -64,6 +65,7 @@ pub(crate) struct Around {
     pub(crate) router: Arc<Router>,
     pub(crate) calls: mpsc::Sender<Call>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) acap: Option<Arc<Acap>>,
 }
 
 /// Whether a configuration has anything to do with MOQT.
@@ -80,7 +82,7 @@ impl Moq {
     /// # Errors
     /// [`MoqError`].
     pub(crate) fn open(around: Around, storage: Arc<dyn Storage>) -> Result<Arc<Self>, MoqError> {
-        let Around { config, dial, backoff, seed, router, calls, clock } = around;
+        let Around { config, dial, backoff, seed, router, calls, clock, acap } = around;
         let kept = storage.get(Table::Meta, BOOT_KEY)?;
         let last = match kept {
             Some(bytes) => {
@@ -109,6 +111,7 @@ impl Moq {
             watched: Watched {
                 store: storage,
                 peers: config.peers.iter().map(|peer| peer.id.clone()).collect(),
+                acap,
             },
             router,
             calls,

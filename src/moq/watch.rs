@@ -1,4 +1,4 @@
-//! Tracks for watchers: escalations, status, events and metrics of the node.
+//! Tracks for watchers: escalations, status, events and metrics of the node, and its usage policy.
 //!
 //! A group begins with what somebody who has just come needs, such as the inbox as it is, and then has what is new.
 //! It stays open until the next one, since relays give late subscribers the group that is open. Nothing here
@@ -8,6 +8,7 @@ use super::Link;
 use super::backend::Kept;
 use super::custody::Shared;
 use super::track::{Outgoing, TrackError};
+use crate::acap::{Acap, Policies};
 use crate::store::Storage;
 use bytes::Bytes;
 use moq_transport::serve::{SubgroupInfo, SubgroupWriter};
@@ -56,6 +57,8 @@ pub(crate) struct Watched {
     pub(crate) store: Arc<dyn Storage>,
     /// Its peers, as configured.
     pub(crate) peers: Vec<AgentId>,
+    /// Whose policy is told, if it has one.
+    pub(crate) acap: Option<Arc<Acap>>,
 }
 
 /// What a track is of, if it is one for watchers.
@@ -66,6 +69,7 @@ pub(super) const fn content(track: &proto::track::Track) -> Option<Content> {
         Track::Status => Some(Content::Status),
         Track::Events => Some(Content::Events),
         Track::Metrics => Some(Content::Metrics),
+        Track::Policy => Some(Content::Policy),
         Track::To(_) | Track::Acks(_) | Track::Group(_) => None,
     }
 }
@@ -80,6 +84,7 @@ pub(super) async fn publish(
     let mut told = Telling { shared, link, epoch, content, outgoing, group: None, len: 0 };
     match content {
         Content::Status | Content::Metrics => told.state().await,
+        Content::Policy => told.policy().await,
         _ => told.events(shared.router.subscribe()).await,
     }
 }
@@ -238,6 +243,22 @@ impl Telling<'_> {
                 last = Some((now, Instant::now()));
             }
             tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Publishes which policy is served, and each version after it; of several at once the last.
+    async fn policy(&mut self) -> Result<(), TrackError> {
+        let mut policies = self.shared.watched.acap.as_ref().map(Policies::of);
+        loop {
+            let policy = match &mut policies {
+                Some(policies) => policies.next().await,
+                None => Value::Null,
+            };
+            self.begin().await?;
+            self.write(vec![text(&json!({ "event": "policy", "policy": policy }))])?;
+            if policies.is_none() {
+                return std::future::pending().await; // the group stays open
+            }
         }
     }
 

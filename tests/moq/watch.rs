@@ -1,15 +1,18 @@
-//! Watchers: tracks of a node's escalations, status, events and metrics, and tracks by hand.
+//! Watchers: tracks of a node's escalations, status, events, metrics and policy, and tracks by hand.
 
 use crate::common::relay::{Kind, Relay};
 use crate::common::*;
 use abhyasa::loopback::free_address;
 use abhyasa::node::NodeHandle;
+use proto::consent::PolicyDocument;
 use proto::record::{Role, Terminal};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::oneshot;
 
 fn abhyasa(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_abhyasa"));
@@ -119,6 +122,62 @@ async fn ab4_a_watcher_gets_the_inbox_and_each_escalation_after_it() {
     let refused = sub.stderr(Stdio::piped()).output().await.unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success() && said.contains("SUBSCRIBE was refused"), "{said}");
+    node.stop().await.unwrap();
+}
+
+/// A usage policy of the node: this version of it.
+fn usage_policy(version: &str, supersedes: Option<&str>) -> PolicyDocument {
+    let document = json!({
+        "version": version, "document_uri": "https://alice.test/.well-known/usage-policy.json",
+        "document_hash": "", "effective_date": "2026-02-27T00:00:00Z", "supersedes": supersedes,
+        "claims": [{
+            "claim_id": "claim-use", "clause_ref": "§2", "action": "odrl:use", "asset": "odrl:All",
+            "rule_type": "permission", "since_version": "1.0.0",
+        }],
+        "publisher": id("alice"), "natural_language_uri": "https://alice.test/terms",
+    });
+    proto::consent::read::<PolicyDocument>(document.to_string().as_bytes()).unwrap().sealed()
+}
+
+/// Anumati §4.4: versions of the policy are pushed, here to watchers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watcher_gets_the_policy_and_each_version_after_it() {
+    let world = World::new();
+    let at = free_address().unwrap();
+    let file = world.path().join("policy.json");
+    std::fs::write(&file, json!(usage_policy("1.0.0", None)).to_string()).unwrap();
+    let tuning = format!(
+        "[moq]\nenabled = true\n[acap]\nenabled = true\npolicy = {file:?}\n{}may_watch = true\n",
+        peer_toml("friend", None)
+    );
+    let mut config = world.config_at("alice", at, &tuning);
+    config.api.listen = free_address().unwrap();
+    let base = format!("http://{}", config.api.listen);
+    let listener = TcpListener::bind(config.api.listen).await.unwrap();
+    let node = start(config).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serve = abhyasa::api::serve(listener, node.handle(), async { drop(stopped.await) });
+    let served = tokio::spawn(serve);
+
+    let friend = watcher(&world, "friend", &peer_toml("alice", Some(at)));
+    let alice = id("alice");
+    let mut early = Sub::start(&[alice.as_str(), "policy"], &friend);
+    let items = early.items("alice", "policy").await;
+    assert_eq!(items[0]["policy"]["version"], "1.0.0", "{items:?}");
+    let next = usage_policy("2.0.0", Some("1.0.0"));
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let put = http.post(format!("{base}/v1/consent/policy")).json(&next).send().await.unwrap();
+    assert_eq!(put.status(), 200);
+    let items = early.items("alice", "policy").await;
+    let told = &items[0]["policy"];
+    assert_eq!(
+        (&told["version"], &told["document_hash"], &told["supersedes"]),
+        (&json!("2.0.0"), &json!(next.document_hash), &json!("1.0.0"))
+    );
+    let mut late = Sub::start(&[alice.as_str(), "policy"], &friend);
+    assert_eq!(late.items("alice", "policy").await[0]["policy"]["version"], "2.0.0");
+    drop(stop);
+    served.await.unwrap().unwrap();
     node.stop().await.unwrap();
 }
 

@@ -281,7 +281,8 @@ impl World {
             | Content::Escalations
             | Content::Status
             | Content::Events
-            | Content::Metrics => {}
+            | Content::Metrics
+            | Content::Policy => {}
         }
     }
 

@@ -213,6 +213,7 @@ pub fn statement() -> impl Strategy<Value = Statement> {
         Just(Content::Status),
         Just(Content::Events),
         Just(Content::Metrics),
+        Just(Content::Policy),
     ];
     (namespace(), audience, content, items())
         .prop_map(|(from, audience, content, items)| Statement::of(from, audience, content, &items))

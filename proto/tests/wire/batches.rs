@@ -39,7 +39,7 @@ fn wr1_statements_say_what_we_know_and_no_more() {
         (3, &|w| _ = w.text("group:"), "a group without a name"),
         (3, &|w| _ = w.text("group:.eu"), "a group with a dot first"),
         (3, &|w| _ = w.text("group:EU"), "a group in upper case"),
-        (4, &|w| _ = w.uint(10), "unknown content"),
+        (4, &|w| _ = w.uint(11), "unknown content"),
         (5, &|w| _ = w.uint(4097), "more items than a batch may hold"),
         (5, &|w| _ = w.int(-1), "fewer than none"),
         (6, &|w| _ = w.bytes(&[0; 31]), "a short root"),

@@ -178,7 +178,7 @@ fn wr1_schema_and_decoder_have_the_same_limits() {
         ("batch", &batch, &[1, 0], bytes(1), bytes(0)),
         ("statement", &statement, &[0], 1.into(), 2.into()),
         ("statement", &statement, &[2], text(ID_LEN_MAX), text(ID_LEN_MAX + 1)),
-        ("statement", &statement, &[3], 9.into(), 10.into()),
+        ("statement", &statement, &[3], 10.into(), 11.into()),
         ("statement", &statement, &[4], 4096.into(), 4097.into()),
         ("statement", &statement, &[5], bytes(32), bytes(31)),
         ("statement", &statement, &[5], bytes(32), bytes(33)),

@@ -29,7 +29,7 @@ pub(in super::super) struct SubArgs {
     /// A relay, as moqt://HOST:PORT with a path where it has scopes; or the id of a peer, which is dialled as the
     /// configuration says.
     at: String,
-    /// The track: escalations, status, events, metrics, or the name of another.
+    /// The track: escalations, status, events, metrics, policy, or the name of another.
     track: Option<String>,
     /// Whose track, at a relay.
     #[arg(long, value_name = "ID")]
