@@ -150,10 +150,10 @@ section! {
         /// implementation looks for it. A2A's schema of the card knows no such member.
         usage_policy_in_card: bool = false;
         /// Whether who calls the agent from this machine without a token is the operator, who needs no consent. Else
-        /// what claims govern is only for peers, and for who has the token of [api], if one is set.
+        /// what claims govern is only for peers, and for who has the token of the API, if one is set.
         local_callers: bool = false;
         /// What becomes of the signatures of callers: "off" keeps them as they come, "optional" refuses a bad one,
-        /// "required" what is not signed. Keys are those of signing_keys in [[peers]], or what a did: or https: name says.
+        /// "required" what is not signed. Keys are those of signing_keys of the peer, or what a did: or https: name says.
         signatures: Signatures = Signatures::Off;
         /// PEM file (PKCS #8, Ed25519 or P-256) with the key by which this node signs what it says as a caller.
         /// Without it nothing is signed.
