@@ -316,6 +316,19 @@ impl Gate {
         }
     }
 
+    /// Whether `caller` may be told of what it has subscribed to: what is told is nothing in flight.
+    pub(crate) async fn may_hear(
+        &self,
+        caller: Option<&AgentId>,
+        wanted: &Wanted,
+    ) -> Result<(), Refusal> {
+        self.check(caller, wanted)?;
+        match (&self.acap, caller) {
+            (Some(acap), Some(caller)) => acap.holds(caller).await.map_err(consent),
+            _ => Ok(()),
+        }
+    }
+
     /// Tells of changes of governed state, and of the policy.
     pub(crate) fn changes(&self) -> Changes {
         let mut changes = self.changes.clone();

@@ -7,6 +7,7 @@ mod chain;
 mod custody;
 mod decide;
 pub(crate) mod http;
+mod news;
 mod outbox;
 mod policy;
 mod reconcile;
@@ -123,6 +124,8 @@ struct Callee {
     seen: Mutex<Seen>,
     /// What a person is asked, as it is in the chain.
     asked: Mutex<Option<Question>>,
+    /// Its policy has changed.
+    news: tokio::sync::Notify,
 }
 
 /// What is known of the callee's policy since the start.
@@ -249,8 +252,11 @@ impl Caller {
             let asked = Mutex::new(chain.kept.question.clone());
             let chain = tokio::sync::Mutex::new(chain);
             let capability = Mutex::new(terms.capability.clone());
-            let seen = Mutex::default();
-            callees.insert(terms.callee.clone(), Callee { terms, capability, chain, seen, asked });
+            let (seen, news) = (Mutex::default(), tokio::sync::Notify::new());
+            callees.insert(
+                terms.callee.clone(),
+                Callee { terms, capability, chain, seen, asked, news },
+            );
         }
         let (parser, custody, news) = (Box::new(OdrlParser), None, tokio::sync::Notify::new());
         Ok(Self { me, clock, log, callees, parser, signer, custody, news })
@@ -549,6 +555,10 @@ impl Caller {
         let mut polls = tokio::task::JoinSet::new();
         for callee in self.callees.keys() {
             let (here, config, callee) = (self.clone(), config.clone(), callee.clone());
+            polls.spawn({
+                let (here, callee) = (here.clone(), callee.clone());
+                async move { here.listen(&callee).await }
+            });
             polls.spawn(async move { here.poll(&callee, &config).await });
         }
         let here = self.clone();
@@ -561,6 +571,7 @@ impl Caller {
         let Some(table) = config.consent.iter().find(|table| table.callee == *callee) else {
             return;
         };
+        let Ok(of) = self.callee(callee) else { return };
         loop {
             if let Some(file) = &table.manifest {
                 match manifest(file) {
@@ -582,6 +593,7 @@ impl Caller {
             while self.is_withdrawn(callee) == stood {
                 tokio::select! {
                     () = &mut over => break,
+                    () = of.news.notified() => break,
                     () = changed(&mut governed) => {}
                 }
             }

@@ -6,6 +6,7 @@ use super::http::Surface;
 use super::line::Line;
 use super::{Acap, Denial, Told};
 use crate::a2a::reach::{PublicOnly, names_public};
+use crate::config::Grace;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -295,15 +296,20 @@ impl Acap {
     /// which always stops them.
     //= S7
     pub(crate) async fn stops(&self, caller: &AgentId) -> Result<(), Denial> {
-        if self.config.acap.grace == crate::config::Grace::Finish {
-            return Ok(());
+        match self.config.acap.grace {
+            Grace::Finish => Ok(()),
+            Grace::Stop => self.holds(caller).await,
         }
+    }
+
+    /// Whether the consent of `caller` holds, as it is known now.
+    pub(crate) async fn holds(&self, caller: &AgentId) -> Result<(), Denial> {
         let mut book = self.book(caller).await?.clone();
         self.look(caller, &mut book, &Told::default())?;
         if book.machine.state().is_live() {
             return Ok(());
         }
-        let what = format!("consent of {caller} has ended, and calls in flight stop (acap.grace)");
+        let what = format!("consent of {caller} has ended");
         let ended = book.kept.ended.map(|why| json!(why));
         Err(self.hint(Denial::forbidden("consent_stale", what).with("reconsent_trigger", ended)))
     }

@@ -391,7 +391,7 @@ impl Session {
                 }
                 Some(admitted) = self.admitting.join_next() => {
                     if let Ok(admitted) = admitted {
-                        self.admitted(admitted);
+                        self.admitted(admitted).await;
                     }
                 }
                 line = heard.recv(), if listening && self.has_room() => match line {
@@ -404,7 +404,7 @@ impl Session {
                 },
                 said = said => match said {
                     Some((room, Some(message))) => {
-                        let message = self.hear_server(message);
+                        let message = self.hear_server(message).await;
                         if let Some(line) = message.and_then(|message| message.within(MESSAGE_LEN_MAX)) {
                             room.send(line);
                         }
@@ -525,14 +525,19 @@ impl Session {
     }
 
     /// What the gate has said of a call is on record.
-    fn admitted(&mut self, (message, serial, admitted): Admitted) {
+    async fn admitted(&mut self, (message, serial, admitted): Admitted) {
         self.deciding_len -= message.len;
         let Form::Request { id, .. } = message.form.clone() else { return };
         let Some(call) = self.calls.get_as(&id, serial) else { return }; // canceled
         let wanted = call.wanted.clone();
-        // What was withdrawn meanwhile ended no call, since this one had not been given.
-        let withdrawn = || self.bridge.gate.check(Some(&self.peer), &wanted?).err();
-        let refused = admitted.err().or_else(withdrawn);
+        // What ended meanwhile ended no call, since this one had not been given.
+        let refused = match (admitted, wanted) {
+            (Err(refusal), _) => Some(refusal),
+            (Ok(()), Some(wanted)) => {
+                self.bridge.gate.may_go_on(Some(&self.peer), &wanted).await.err()
+            }
+            (Ok(()), None) => None,
+        };
         self.let_in(&id, message, refused);
     }
 
@@ -587,7 +592,7 @@ impl Session {
     }
 
     /// What the client hears of what the server said.
-    fn hear_server(&mut self, mut message: Message) -> Option<Message> {
+    async fn hear_server(&mut self, mut message: Message) -> Option<Message> {
         if let Form::Response { id } = &message.form.clone() {
             // The answer to a call that was ended is no answer any more.
             let call = self.calls.end(id)?;
@@ -609,9 +614,9 @@ impl Session {
         } else if self.calls.is_late(&message) {
             return None;
         } else if let Some(wanted) = running::told_of(&self.server, &message)
-            && self.bridge.gate.check(Some(&self.peer), &wanted).is_err()
+            && self.bridge.gate.may_hear(Some(&self.peer), &wanted).await.is_err()
         {
-            return None; // what it was subscribed to before it was withdrawn
+            return None; // what it was subscribed to before its consent ended
         }
         Some(message)
     }

@@ -199,6 +199,35 @@ async fn a_webhook_is_told_of_changes_until_it_takes_them() {
     server.stop().await;
 }
 
+/// The caller's side of a node hears of a version at once, over both ways, and consents anew without a call.
+#[tokio::test(flavor = "multi_thread")]
+async fn s7_a_node_consents_anew_as_soon_as_a_policy_is_pushed() {
+    for over_http3 in [false, true] {
+        let world = World::new();
+        let mut at_alice = super::caller::alice(&world, "");
+        at_alice.api.http3 = over_http3;
+        let never = "poll_seconds = 86400";
+        let at_bob = super::caller::bob(&world, &at_alice, over_http3, never);
+        let alice = Server::start(at_alice).await;
+        let bob = Server::start(at_bob).await;
+        let versions = async |count: usize| {
+            eventually("a record", async || {
+                if alice.audit(None, "bob", "").await.0 == 404 {
+                    return None;
+                }
+                let records = alice.entries("record").await;
+                (records.len() == count).then(|| records[count - 1]["policy_version"].clone())
+            })
+            .await
+        };
+        assert_eq!(versions(1).await, "1.0.0");
+        assert_eq!(put(&alice, &second()).await.0, 200);
+        assert_eq!(versions(2).await, "2.0.0");
+        bob.stop().await;
+        alice.stop().await;
+    }
+}
+
 /// Calls in flight finish, or stop, as the setting says.
 #[tokio::test(flavor = "multi_thread")]
 async fn s7_calls_in_flight_finish_or_stop() {

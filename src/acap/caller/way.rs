@@ -14,6 +14,13 @@ const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Bytes of an answer: a policy, a card, or a page of an audit.
 const ANSWER_LEN_MAX: usize = 4 * 1024 * 1024;
 
+/// How long a stream of events may be silent: a callee says more often that it is alive.
+const SILENT_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long one may last; then it is begun anew.
+const FOLLOW_TIME_MAX: Duration = Duration::from_secs(3_600);
+/// Bytes of one line of it.
+const LINE_LEN_MAX: usize = 64 * 1024;
+
 /// What a callee answered.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -83,6 +90,82 @@ impl Way {
         exchanged.unwrap_or_else(|_| {
             Err(format!("it did not answer in {} s", EXCHANGE_TIME_MAX.as_secs()))
         })
+    }
+}
+
+/// Server-sent events, as far as it matters that there are any.
+#[derive(Default)]
+struct Events {
+    line: Vec<u8>,
+}
+
+impl Events {
+    /// Takes bytes, and calls `event` for each event among them.
+    fn take(&mut self, bytes: &[u8], event: &mut impl FnMut()) -> Result<(), String> {
+        for byte in bytes {
+            match byte {
+                b'\n' => {
+                    if self.line.starts_with(b"data:") {
+                        event();
+                    }
+                    self.line.clear();
+                }
+                _ if self.line.len() >= LINE_LEN_MAX => {
+                    return Err(format!("a line is over the limit of {LINE_LEN_MAX} bytes"));
+                }
+                byte => self.line.push(*byte),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Way {
+    /// Reads a stream of events until it ends, and calls `event` for each. Gives the status of an answer that is none.
+    pub(super) async fn follow(
+        &self,
+        path: &str,
+        mut event: impl FnMut(),
+    ) -> Result<Option<u16>, String> {
+        let within = |_| format!("it is silent for {} s", SILENT_TIME_MAX.as_secs());
+        let mut events = Events::default();
+        match &self.0 {
+            Kind::Http { client, base, token } => {
+                let url = format!("{}{path}", base.url().as_str().trim_end_matches('/'));
+                let mut request = client.get(url).timeout(FOLLOW_TIME_MAX);
+                if let Some(token) = token {
+                    request = request.bearer_auth(token);
+                }
+                let sent = tokio::time::timeout(SILENT_TIME_MAX, request.send()).await;
+                let sent = sent.map_err(within)?;
+                let mut response = sent.map_err(|error| error.without_url().to_string())?;
+                let status = response.status().as_u16();
+                if status != 200 {
+                    return Ok(Some(status));
+                }
+                loop {
+                    let read = tokio::time::timeout(SILENT_TIME_MAX, response.chunk()).await;
+                    let Some(data) = read.map_err(within)?.map_err(text)? else { return Ok(None) };
+                    events.take(&data, &mut event)?;
+                }
+            }
+            Kind::Http3(way) => {
+                let request = way.request(Method::GET, path).body(()).map_err(text)?;
+                let said =
+                    tokio::time::timeout(SILENT_TIME_MAX, way.say(request, Vec::new().into()));
+                let mut exchange = said.await.map_err(within)?.map_err(text)?;
+                let head = tokio::time::timeout(SILENT_TIME_MAX, exchange.head()).await;
+                let status = head.map_err(within)?.map_err(text)?.status().as_u16();
+                if status != 200 {
+                    return Ok(Some(status));
+                }
+                loop {
+                    let read = tokio::time::timeout(SILENT_TIME_MAX, exchange.chunk()).await;
+                    let Some(data) = read.map_err(within)?.map_err(text)? else { return Ok(None) };
+                    events.take(&data, &mut event)?;
+                }
+            }
+        }
     }
 }
 
