@@ -74,6 +74,8 @@ pub(crate) fn published(config: &NodeConfig) -> Result<Option<Value>, AcapError>
         let more = json_of(file)?;
         KeySet::from_jwks(&more).map_err(|error| fault(file, error))?;
         keys.extend(more.get("keys").and_then(Value::as_array).into_iter().flatten().cloned());
+        // Those who fetch them take no more than that.
+        KeySet::from_jwks(&json!({ "keys": keys })).map_err(|error| fault(file, error))?;
     }
     Ok((!keys.is_empty()).then(|| json!({ "keys": keys })))
 }
@@ -132,7 +134,9 @@ impl Acap {
         let times = Times { signed: now, seen: now };
         match resolver.verify(document, signer, *policy, times).await {
             Ok(_) => Ok(()),
-            // That may be another another time.
+            // Where its keys are nobody knows: it counts as not signed, which is allowed.
+            Err(FetchError::NoPlace { .. }) if *policy == SignaturePolicy::Optional => Ok(()),
+            // That may be well another time.
             Err(error @ (FetchError::Fetch { .. } | FetchError::Keys { .. })) => {
                 Err(Denial::new(StatusCode::SERVICE_UNAVAILABLE, "keys", error.to_string()))
             }

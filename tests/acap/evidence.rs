@@ -138,6 +138,15 @@ async fn signatures_of_callers_are_held_against_their_keys() {
     let carols = carols.signed(&own).unwrap();
     let refused = server.post(Some(CAROL), "/acap/consent", &carols).await;
     assert_eq!(code(&refused), (403, "signature"), "{refused:?}");
+    // Where none is required that counts as none; a bad one of whom the keys are known does not.
+    let mut config = server.stop().await;
+    config.acap.signatures = Signatures::Optional;
+    let server = Server::start(config).await;
+    assert_eq!(server.post(Some(CAROL), "/acap/consent", &carols).await.0, 201);
+    let next = event("e-2", Some("e-1"), "r-1", USE, "permit", json!({}));
+    let refused = server.adhere(&next.clone().signed(&others).unwrap()).await;
+    assert_eq!(code(&refused), (403, "signature"), "{refused:?}");
+    assert_eq!(server.adhere(&next).await.0, 201);
     server.stop().await;
 }
 
