@@ -85,6 +85,7 @@ impl Session {
                 if !direct && hello.is_some_and(|hello| hello.answers == Some(self.epoch)) {
                     proven = true;
                     self.proven().insert(theirs.publisher.clone(), theirs.epoch);
+                    self.proofs.send_modify(|count| *count += 1);
                     let [to, acks] = &suspects;
                     let suspect = if way == Way::To { to } else { acks };
                     suspect.iter().for_each(Suspect::prove);
@@ -129,18 +130,26 @@ impl Session {
             let mut objects = self.subscribe(theirs, &Track::Group(group.clone())).await?;
             let audience = Audience::Group(group.clone());
             let suspect = [self.link.suspect(&objects)];
+            // The first group stays open, and nothing more may come of the track before the proof does.
+            let mut proofs = self.proofs.subscribe();
+            proofs.mark_changed();
+            let mut proven = false;
             loop {
                 let next = tokio::select! {
                     next = objects.next() => next?,
                     () = spoilt(&suspect) => return Err(LinkError::Unproven),
+                    _ = proofs.changed(), if !proven => {
+                        proven = self.proven().get(&theirs.publisher) == Some(&theirs.epoch);
+                        if proven {
+                            suspect.iter().flatten().for_each(Suspect::prove);
+                        }
+                        continue;
+                    }
                 };
                 let Some((_, object)) = next else { break };
                 let fits = |content| matches!(content, Content::GroupOffer | Content::Hello);
                 let Some(opened) = self.open(theirs, &audience, &object, fits) else { continue };
                 good(theirs);
-                if self.proven().get(&theirs.publisher) == Some(&theirs.epoch) {
-                    suspect.iter().flatten().for_each(Suspect::prove);
-                }
                 if opened.statement.content == Content::Hello {
                     continue;
                 }

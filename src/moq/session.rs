@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch as told};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -68,6 +68,8 @@ pub(super) struct Session {
     custody: AtomicBool,
     /// Sessions of peers, one each, that have answered a hello of ours.
     pub(super) proven: Mutex<HashMap<AgentId, Epoch>>,
+    /// Counts them, for who waits.
+    pub(super) proofs: told::Sender<u64>,
 }
 
 /// What happened at a relay.
@@ -102,7 +104,9 @@ pub(crate) async fn run(
     }
     let watchers = Arc::new(Semaphore::new(watch::WATCHERS_MAX));
     let (agent, custody, proven) = (fronts.a2a.clone(), AtomicBool::new(false), Mutex::default());
-    let session = Session { shared, link, with, epoch, peers, watchers, agent, custody, proven };
+    let proofs = told::Sender::new(0);
+    let session =
+        Session { shared, link, with, epoch, peers, watchers, agent, custody, proven, proofs };
     let session = Arc::new(session);
     if matches!(session.with.hop, Hop::Relay(_)) {
         session.link.doubt();
