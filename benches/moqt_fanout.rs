@@ -53,6 +53,9 @@ struct Args {
     targets: usize,
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// All targets share two cores with the relay: what is slow for that is not to be offered again.
+    #[arg(long, default_value_t = 10_000)]
+    first_retry_ms: u64,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -178,8 +181,8 @@ impl World {
             ca: relay.ca().to_owned(),
             may_watch: false,
         }];
-        // All targets share two cores with the relay: what is slow for that is not to be offered again.
-        let backoff = Backoff { base_ms: 10_000, cap_ms: 60_000, jitter_permille: 200 };
+        let backoff =
+            Backoff { base_ms: args.first_retry_ms, cap_ms: 60_000, jitter_permille: 200 };
         for kind in base.kinds.values_mut() {
             kind.profile = Profile::new(3_600_000, 100, backoff).unwrap();
         }

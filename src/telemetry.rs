@@ -54,6 +54,8 @@ pub struct Metrics {
     pub moqt_published_bytes: Family<Label, Counter>,
     /// Objects of MOQT that were dropped: not signed, wrongly signed, or not for us.
     pub moqt_dropped: Counter,
+    /// Tracks at relays that were left since their publisher had not shown in time who it is.
+    pub moqt_unproven: Counter,
     /// Unacknowledged escalations.
     pub escalations_open: Gauge,
 }
@@ -78,6 +80,7 @@ impl Default for Metrics {
             moqt_published: Family::default(),
             moqt_published_bytes: Family::default(),
             moqt_dropped: Counter::default(),
+            moqt_unproven: Counter::default(),
             escalations_open: Gauge::default(),
         };
         metrics.registered()
@@ -147,6 +150,11 @@ impl Metrics {
             "moqt_objects_dropped",
             "Objects of MOQT not signed, wrongly signed, or not for us",
             self.moqt_dropped.clone(),
+        );
+        r.register(
+            "moqt_tracks_unproven",
+            "Tracks at relays left since their publisher had not shown in time who it is",
+            self.moqt_unproven.clone(),
         );
         r.register(
             "escalations_open",

@@ -124,6 +124,12 @@ impl Candidates {
         self.waiting.iter().map(|waiting| waiting.due).min().filter(|_| room)
     }
 
+    /// Those that wait for another turn may have it now: what was missing is there.
+    pub(super) fn hurry(&mut self) {
+        let now = Instant::now();
+        self.waiting.iter_mut().for_each(|waiting| waiting.due = waiting.due.min(now));
+    }
+
     /// The one to hear next, if there is room: who has waited longest, and of several the latest session.
     pub(super) fn take(&mut self, now: Instant) -> Option<(Namespace, Turn)> {
         if self.heard.len() >= HEARD_MAX {
@@ -265,6 +271,22 @@ mod tests {
                 && candidates.tries.len() <= WAITING_MAX + HEARD_MAX
         );
         assert!(candidates.heard.contains_key(&session(5)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_something_new_to_show_has_a_turn_at_once() {
+        let mut candidates = Candidates::default();
+        candidates.add(session(1));
+        for _ in 0..5 {
+            hear_all(&mut candidates);
+            end(&mut candidates, session(1));
+            tokio::time::advance(AGAIN_MAX).await;
+        }
+        hear_all(&mut candidates);
+        end(&mut candidates, session(1));
+        assert!(hear_all(&mut candidates).is_empty());
+        candidates.hurry();
+        assert_eq!(hear_all(&mut candidates), [1]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,11 +11,8 @@ use super::unproven::Suspect;
 use bytes::Bytes;
 use proto::batch::{Audience, Content, Hello};
 use proto::fanout::Template;
-use proto::id::AgentId;
 use proto::limits::FRAME_LEN_MAX;
-use proto::track::{Epoch, Namespace, Part, Track};
-use std::collections::HashMap;
-use std::sync::{MutexGuard, PoisonError};
+use proto::track::{Namespace, Part, Track};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -70,7 +67,7 @@ impl Session {
                 () = &mut silent, if !greeted => {
                     return Err(LinkError::NoAnswer { what: "a hello" });
                 }
-                () = spoilt(&suspects) => return Err(LinkError::Unproven),
+                () = spoilt(&suspects) => return Err(self.unproven()),
                 () = &mut proof, if !proven => {
                     return Err(LinkError::NoAnswer { what: "our hello" });
                 }
@@ -84,8 +81,7 @@ impl Session {
                 let hello = opened.items.first().and_then(|item| Hello::decode(item).ok());
                 if !direct && hello.is_some_and(|hello| hello.answers == Some(self.epoch)) {
                     proven = true;
-                    self.proven().insert(theirs.publisher.clone(), theirs.epoch);
-                    self.proofs.send_modify(|count| *count += 1);
+                    self.proofs.answered(theirs);
                     let [to, acks] = &suspects;
                     let suspect = if way == Way::To { to } else { acks };
                     suspect.iter().for_each(Suspect::prove);
@@ -111,8 +107,9 @@ impl Session {
         }
     }
 
-    fn proven(&self) -> MutexGuard<'_, HashMap<AgentId, Epoch>> {
-        self.proven.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unproven(&self) -> LinkError {
+        self.shared.router.metrics.moqt_unproven.inc();
+        LinkError::Unproven
     }
 
     async fn hear_groups(
@@ -131,15 +128,14 @@ impl Session {
             let audience = Audience::Group(group.clone());
             let suspect = [self.link.suspect(&objects)];
             // The first group stays open, and nothing more may come of the track before the proof does.
-            let mut proofs = self.proofs.subscribe();
-            proofs.mark_changed();
+            let mut news = self.proofs.news();
             let mut proven = false;
             loop {
                 let next = tokio::select! {
                     next = objects.next() => next?,
-                    () = spoilt(&suspect) => return Err(LinkError::Unproven),
-                    _ = proofs.changed(), if !proven => {
-                        proven = self.proven().get(&theirs.publisher) == Some(&theirs.epoch);
+                    () = spoilt(&suspect) => return Err(self.unproven()),
+                    _ = news.changed(), if !proven => {
+                        proven = self.proofs.hold(theirs);
                         if proven {
                             suspect.iter().flatten().for_each(Suspect::prove);
                         }
@@ -150,6 +146,10 @@ impl Session {
                 let fits = |content| matches!(content, Content::GroupOffer | Content::Hello);
                 let Some(opened) = self.open(theirs, &audience, &object, fits) else { continue };
                 good(theirs);
+                self.proofs.public(theirs);
+                if !proven {
+                    news.mark_changed(); // it may be known already that this is no news
+                }
                 if opened.statement.content == Content::Hello {
                     continue;
                 }

@@ -5,6 +5,7 @@ use super::custody::{Peer, Shared, Told, Way};
 use super::fanout::{Groups, Hop, Place};
 use super::link::{Announced, Link, LinkEnd, LinkError, Requests};
 use super::track::Outgoing;
+use super::unproven::Proofs;
 use super::{PREFIXES_MAX, mcp, namespace, watch};
 use crate::a2a::moqt::{Front, Inboxes, is_inbox};
 use crate::bridge::Bridge;
@@ -17,10 +18,10 @@ use proto::batch::{Audience, Content};
 use proto::id::AgentId;
 use proto::track::{Epoch, GroupName, Namespace, PREFIX, Part, Track, part_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch as told};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -66,10 +67,7 @@ pub(super) struct Session {
     agent: Option<Front>,
     /// Whether the peer has announced what it has custody of, and so wants ours.
     custody: AtomicBool,
-    /// Sessions of peers, one each, that have answered a hello of ours.
-    pub(super) proven: Mutex<HashMap<AgentId, Epoch>>,
-    /// Counts them, for who waits.
-    pub(super) proofs: told::Sender<u64>,
+    pub(super) proofs: Proofs,
 }
 
 /// What happened at a relay.
@@ -103,10 +101,8 @@ pub(crate) async fn run(
         peers.insert(peer.clone(), tx);
     }
     let watchers = Arc::new(Semaphore::new(watch::WATCHERS_MAX));
-    let (agent, custody, proven) = (fronts.a2a.clone(), AtomicBool::new(false), Mutex::default());
-    let proofs = told::Sender::new(0);
-    let session =
-        Session { shared, link, with, epoch, peers, watchers, agent, custody, proven, proofs };
+    let (agent, custody, proofs) = (fronts.a2a.clone(), AtomicBool::new(false), Proofs::default());
+    let session = Session { shared, link, with, epoch, peers, watchers, agent, custody, proofs };
     let session = Arc::new(session);
     if matches!(session.with.hop, Hop::Relay(_)) {
         session.link.doubt();
@@ -389,6 +385,7 @@ impl Session {
         }
         let mut peers: HashMap<(AgentId, bool), Candidates> = HashMap::new();
         let mut listening = JoinSet::new();
+        let mut proofs = self.proofs.news();
         loop {
             let next = peers.values().filter_map(Candidates::due).min();
             let due = async {
@@ -402,6 +399,11 @@ impl Session {
                 _ = telling.join_next() => return Ok(()),
                 Some(_) = listening.join_next() => continue,
                 () = due => None,
+                Ok(()) = proofs.changed() => {
+                    let for_all = peers.iter_mut().filter(|((_, all), _)| *all);
+                    for_all.for_each(|(_, candidates)| candidates.hurry());
+                    None
+                }
                 Some(heard) = told.recv() => match heard {
                     Heard::Announced(event) => {
                         let (added, of) = match &event {

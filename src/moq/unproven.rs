@@ -4,11 +4,13 @@
 //! and the memory of one connection with what peers send: so it has little of both, and the oldest gives way.
 
 use moq_transport::coding::Decode as _;
+use proto::id::AgentId;
+use proto::track::{Epoch, Namespace};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 /// Such streams of a connection at a time; the oldest is stopped for a further one.
@@ -177,9 +179,97 @@ impl Drop for Unproven {
     }
 }
 
+/// What the peers have shown at a relay. A peer meets its own peers there in as many sessions as are needed, and what
+/// is for all of them it publishes in one of those, where nobody's hello is answered by itself.
+#[derive(Debug, Default)]
+pub(super) struct Proofs {
+    peers: Mutex<HashMap<AgentId, Shown>>,
+    /// Counts them, for who waits.
+    count: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Shown {
+    /// The session that has answered ours: what is signed for it was not signed before.
+    answered: Option<Epoch>,
+    /// The latest one in whose name something for all was signed.
+    public: Option<Epoch>,
+}
+
+impl Proofs {
+    fn show(&self, of: &Namespace, show: impl FnOnce(&mut Shown) -> bool) {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if show(peers.entry(of.publisher.clone()).or_default()) {
+            self.count.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// A session of a peer's has answered ours.
+    pub(super) fn answered(&self, of: &Namespace) {
+        self.show(of, |shown| shown.answered.replace(of.epoch) != Some(of.epoch));
+    }
+
+    /// Something for all of a peer's was signed in a session.
+    pub(super) fn public(&self, of: &Namespace) {
+        self.show(of, |shown| {
+            let later = shown.public < Some(of.epoch);
+            if later {
+                shown.public = Some(of.epoch);
+            }
+            later
+        });
+    }
+
+    /// Whether what is for all of a peer's is its own in this session: it is of the run that has answered us, and has
+    /// said no later one. What was said in an earlier one anybody could say again.
+    //= AC-1
+    pub(super) fn hold(&self, of: &Namespace) -> bool {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.get(&of.publisher).is_some_and(|shown| {
+            shown.answered.is_some_and(|answered| answered.boot == of.epoch.boot)
+                && shown.public == Some(of.epoch)
+        })
+    }
+
+    /// Tells of each that is new.
+    pub(super) fn news(&self) -> watch::Receiver<u64> {
+        self.count.subscribe()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::track::Part;
+
+    #[test]
+    fn ac1_what_is_for_all_is_a_peers_own_in_the_latest_session_of_the_run_that_answers() {
+        let proofs = Proofs::default();
+        let of = |boot, session, part| {
+            let publisher = AgentId::new("spiffe://example.org/a").unwrap();
+            Namespace { publisher, epoch: Epoch { boot, session }, part }
+        };
+        let part = Part::Peers { index: 3, count: 4 };
+        let news = proofs.news();
+        let counted = |n| assert_eq!(*news.borrow(), n);
+        proofs.public(&of(2, 5, Part::All));
+        assert!(!proofs.hold(&of(2, 5, Part::All)), "nobody has answered");
+        counted(1);
+        proofs.answered(&of(1, 7, part));
+        assert!(!proofs.hold(&of(2, 5, Part::All)), "another run of it has");
+        proofs.answered(&of(2, 8, part));
+        assert!(proofs.hold(&of(2, 5, Part::All)), "it need not be the same session");
+        assert!(!proofs.hold(&of(2, 6, Part::All)), "nothing was signed in that");
+        counted(3);
+        // Said again, it is no news, and what is older counts for nothing.
+        proofs.answered(&of(2, 8, part));
+        proofs.public(&of(2, 5, Part::All));
+        proofs.public(&of(2, 4, Part::All));
+        counted(3);
+        assert!(!proofs.hold(&of(2, 4, Part::All)));
+        proofs.public(&of(2, 6, Part::All));
+        assert!(proofs.hold(&of(2, 6, Part::All)) && !proofs.hold(&of(2, 5, Part::All)));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn bd1_an_unproven_stream_has_little_room_and_time_and_the_oldest_gives_way() {

@@ -10,7 +10,7 @@ use abhyasa::node::{Node, NodeHandle};
 use proto::custodian::Draft;
 use proto::fanout::GroupId;
 use proto::record::{Role, Terminal};
-use proto::track::GroupName;
+use proto::track::{GroupName, part_of};
 use std::path::Path;
 use std::time::Duration;
 
@@ -222,23 +222,34 @@ async fn ab1_two_custodians_of_one_target_do_not_touch_each_other() {
 
 /// A custodian and `n` members of its group, who meet at a relay.
 async fn group(world: &World, relay: &Relay, n: usize) -> (Node, Vec<Node>) {
+    let names: Vec<String> = (0..n).map(|n| format!("m{n}")).collect();
+    group_of(world, relay, &names, 0).await
+}
+
+/// A custodian and the members of its group, who meet at a relay, and as many other peers that are not there.
+async fn group_of(
+    world: &World,
+    relay: &Relay,
+    names: &[String],
+    others: usize,
+) -> (Node, Vec<Node>) {
     let relays = format!(
         "[[relays]]\nname = \"r\"\nurl = \"{}\"\nca = \"{}\"\n",
         relay.url("/test"),
         relay.ca.display()
     );
-    let names: Vec<String> = (0..n).map(|n| format!("m{n}")).collect();
-    let peers: String =
-        names.iter().map(|name| peer_toml(name, None) + "relay = \"r\"\n").collect();
+    let others: Vec<String> = (0..others).map(|n| format!("away{n}")).collect();
+    let peers = names.iter().chain(&others);
+    let peers: String = peers.map(|name| peer_toml(name, None) + "relay = \"r\"\n").collect();
     let members: Vec<_> = names.iter().map(|name| format!("\"{}\"", id(name))).collect();
     let group = format!("[[groups]]\nname = \"all\"\nmembers = [{}]\n", members.join(", "));
     let custodian = start(world.config("alice", &format!("{relays}{group}{peers}"))).await;
     let mut nodes = Vec::new();
-    for name in &names {
+    for name in names {
         let alice = format!("{}relay = \"r\"\ngroups = [\"all\"]\n", peer_toml("alice", None));
         nodes.push(start(world.config(name, &format!("{relays}{alice}"))).await);
     }
-    connected(&custodian.handle(), n).await;
+    connected(&custodian.handle(), names.len()).await;
     for node in &nodes {
         connected(&node.handle(), 1).await;
     }
@@ -252,11 +263,15 @@ fn published(node: &NodeHandle, what: &str) -> u64 {
 }
 
 async fn decide(node: &NodeHandle, members: usize, gid: &str, scope: &str) -> GroupId {
+    let names: Vec<String> = (0..members).map(|n| format!("m{n}")).collect();
+    decide_for(node, &names, gid, scope).await
+}
+
+async fn decide_for(node: &NodeHandle, members: &[String], gid: &str, scope: &str) -> GroupId {
     let gid = GroupId::new(gid).unwrap();
-    let drafts = (0..members).map(|n| {
-        let member = format!("m{n}");
-        let draft = revoke("x", &member, scope);
-        Draft { id: gid.member(&id(&member)), ..draft }
+    let drafts = members.iter().map(|member| {
+        let draft = revoke("x", member, scope);
+        Draft { id: gid.member(&id(member)), ..draft }
     });
     let group = GroupName::new("all").unwrap();
     let results = node.issue_to_group(&gid, &group, drafts.collect()).await.unwrap();
@@ -272,6 +287,47 @@ async fn applied(node: &NodeHandle, members: &[Node], gid: &GroupId, scope: &str
         let granted = granted(member.handle().store(), Role::Receiver, "alice", scope);
         assert_eq!(granted, Some(false), "m{n}");
     }
+}
+
+/// A custodian of many meets them in several sessions, and publishes what is for all in one: who is met in another
+/// hears it all the same, and goes on to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab1_members_hear_a_group_whichever_session_they_are_met_in() {
+    const N: usize = 3;
+    /// More than streams of who has not shown who it is may be open.
+    const OPEN: Duration = Duration::from_secs(7);
+    for kind in Kind::all() {
+        let world = World::new();
+        let relay = Relay::start(&world, kind).await;
+        // Peers that are not there, so many that one session is not enough.
+        let (custodian, members) = group_of(&world, &relay, &met_elsewhere(N), 40).await;
+        let node = custodian.handle();
+        tokio::time::sleep(OPEN).await;
+        let names = met_elsewhere(N);
+        eventually("once for all", async || {
+            let before = (published(&node, "group_offer"), published(&node, "offers"));
+            let name = format!("try{}", before.0 + before.1);
+            let gid = decide_for(&node, &names, &name, &name).await;
+            for name in &names {
+                ends(&node, gid.member(&id(name)).as_str(), Terminal::Applied).await;
+            }
+            let after = (published(&node, "group_offer"), published(&node, "offers"));
+            (after == (before.0 + 1, before.1)).then_some(())
+        })
+        .await;
+        for member in &members {
+            assert_eq!(member.handle().metrics().moqt_unproven.get(), 0, "{kind:?}");
+        }
+        for node in members.into_iter().chain([custodian]) {
+            node.stop().await.unwrap();
+        }
+    }
+}
+
+/// Names of peers that a custodian of many does not meet in its first session, whether it needs 2, 3 or 4.
+fn met_elsewhere(n: usize) -> Vec<String> {
+    let names = (0..).map(|n| format!("m{n}"));
+    names.filter(|name| (2..=4).all(|count| part_of(&id(name), count) != 0)).take(n).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
