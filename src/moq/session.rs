@@ -4,7 +4,7 @@ use super::candidates::{Candidates, Turn};
 use super::custody::{Peer, Shared, Told, Way};
 use super::fanout::{Groups, Hop, Place};
 use super::link::{Announced, Link, LinkEnd, LinkError, Requests};
-use super::track::Outgoing;
+use super::track::{Next, Outgoing};
 use super::unproven::Proofs;
 use super::{PREFIXES_MAX, mcp, namespace, watch};
 use crate::a2a::moqt::{Front, Inboxes, is_inbox};
@@ -18,8 +18,8 @@ use proto::batch::{Audience, Content};
 use proto::id::AgentId;
 use proto::track::{Epoch, GroupName, Namespace, PREFIX, Part, Track, part_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -68,6 +68,8 @@ pub(super) struct Session {
     /// Whether the peer has announced what it has custody of, and so wants ours.
     custody: AtomicBool,
     pub(super) proofs: Proofs,
+    /// The tracks that were asked for and may be, by their names.
+    tracks: Mutex<HashMap<Vec<u8>, Next>>,
 }
 
 /// What happened at a relay.
@@ -102,7 +104,9 @@ pub(crate) async fn run(
     }
     let watchers = Arc::new(Semaphore::new(watch::WATCHERS_MAX));
     let (agent, custody, proofs) = (fronts.a2a.clone(), AtomicBool::new(false), Proofs::default());
-    let session = Session { shared, link, with, epoch, peers, watchers, agent, custody, proofs };
+    let tracks = Mutex::default();
+    let session =
+        Session { shared, link, with, epoch, peers, watchers, agent, custody, proofs, tracks };
     let session = Arc::new(session);
     if matches!(session.with.hop, Hop::Relay(_)) {
         session.link.doubt();
@@ -237,7 +241,9 @@ impl Session {
     ) -> Option<BoxFuture<'static, ()>> {
         match self.wanted(&subscribed, is_public) {
             Ok(wanted) => {
-                let Ok((outgoing, serve)) = Outgoing::accept(subscribed) else { return None };
+                let next = self.next_of(&subscribed);
+                let accepted = Outgoing::accept_from(subscribed, next);
+                let Ok((outgoing, serve)) = accepted else { return None };
                 let session = self.clone();
                 Some(Box::pin(async move {
                     match wanted {
@@ -263,6 +269,13 @@ impl Session {
                 None
             }
         }
+    }
+
+    /// Where a track of ours goes on.
+    fn next_of(&self, subscribed: &Subscribed) -> Next {
+        let name = subscribed.info.track_name.as_bytes().to_vec();
+        let mut tracks = self.tracks.lock().unwrap_or_else(PoisonError::into_inner);
+        tracks.entry(name).or_default().clone()
     }
 
     /// What a subscription is to be served, if it may be. A track is in one of the two namespaces only: asked for in

@@ -103,6 +103,33 @@ async fn groups_come_whole_and_fetches_and_unknown_names_are_answered() {
     assert!(matches!(error, LinkError::Refused { .. }), "{error}");
 }
 
+/// Relays keep what they had of a track, and take nothing for new that has a number they know.
+#[tokio::test]
+async fn a_track_that_is_asked_for_again_goes_on_with_further_groups() {
+    let pair = Pair::new().await;
+    let (client, server, mut tasks) = pair.links().await;
+    let ns = namespace(&["n"]);
+    let mut requests = server.answer(ns.clone());
+    let next = super::track::Next::default();
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        let (incoming, mut outgoing) =
+            tokio::join!(client.subscribe(ns.clone(), "t", OBJECT_LEN_MAX), async {
+                let subscribed = requests.subscribed.recv().await.unwrap();
+                let (outgoing, serve) = Outgoing::accept_from(subscribed, next.clone()).unwrap();
+                tasks.spawn(async move { drop(serve.await) });
+                outgoing
+            });
+        let mut incoming = incoming.unwrap();
+        let open = outgoing.open(16, Bytes::from_static(b"open")).unwrap();
+        found.push(incoming.next().await.unwrap().unwrap().0);
+        drop(open);
+        outgoing.push(16, Bytes::from_static(b"object")).await.unwrap();
+        found.push(incoming.next().await.unwrap().unwrap().0);
+    }
+    assert_eq!(found, [0, 1, 2, 3]);
+}
+
 /// What is fetched comes over the same connection, and may be what whoever holds it back waits for.
 #[tokio::test]
 async fn a_fetch_is_answered_while_the_connection_is_held_back() {

@@ -10,6 +10,7 @@ use moq_transport::serve::{
 use moq_transport::session::{SessionError, Subscribe, Subscribed};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -33,6 +34,10 @@ pub(crate) enum TrackError {
     Ended(#[from] ServeError),
 }
 
+/// The id of the next group of a track. What was published under a name stays that for all who have it, as relays do:
+/// another subscription goes on where the one before it was (draft-ietf-moq-transport-18, objects are immutable).
+pub(crate) type Next = Arc<AtomicU64>;
+
 /// A track that one subscription is served.
 ///
 /// `moq-transport` keeps no more than 8 groups before it has begun to serve, and drops older ones without a
@@ -40,7 +45,7 @@ pub(crate) enum TrackError {
 /// first group is read: what must not be lost there has to wait for an answer to it.
 pub(crate) struct Outgoing {
     groups: SubgroupsWriter,
-    next: u64,
+    next: Next,
     taken: bool,
 }
 
@@ -63,13 +68,24 @@ impl Outgoing {
     pub(crate) fn accept(
         subscribed: Subscribed,
     ) -> Result<(Self, impl Future<Output = Result<(), SessionError>> + Send), TrackError> {
+        Self::accept_from(subscribed, Next::default())
+    }
+
+    /// As [`Self::accept`], of a track that may have been published before.
+    ///
+    /// # Errors
+    /// [`TrackError`].
+    pub(crate) fn accept_from(
+        subscribed: Subscribed,
+        next: Next,
+    ) -> Result<(Self, impl Future<Output = Result<(), SessionError>> + Send), TrackError> {
         let info = &subscribed.info;
         let track = Track::new(info.track_namespace.clone(), info.track_name.clone());
         let (writer, reader) = track.produce();
         let groups = writer.subgroups()?;
-        // Of this track nothing was published before: all that is written now is for the subscriber.
+        // Of what was published before nothing is kept: all that is written now is for the subscriber.
         let serve = subscribed.serve_with_largest_location(reader, None);
-        Ok((Self { groups, next: 0, taken: false }, serve))
+        Ok((Self { groups, next, taken: false }, serve))
     }
 
     /// Publishes one object as a group of its own; its id is told.
@@ -77,7 +93,7 @@ impl Outgoing {
     /// # Errors
     /// [`TrackError`]: nobody is there any more.
     pub(crate) async fn push(&mut self, priority: u8, object: Bytes) -> Result<u64, TrackError> {
-        self.push_as(self.next, priority, object).await
+        self.push_as(self.take_id(), priority, object).await
     }
 
     /// As [`Self::push`], as the group `id`.
@@ -146,7 +162,7 @@ impl Outgoing {
         priority: u8,
         object: Bytes,
     ) -> Result<SubgroupWriter, TrackError> {
-        let mut group = self.begin(self.next, priority)?;
+        let mut group = self.begin(self.take_id(), priority)?;
         group.write(object)?;
         self.taken = true; // who comes later has it, too
         Ok(group)
@@ -158,13 +174,18 @@ impl Outgoing {
     /// [`TrackError`].
     pub(crate) fn begin(&mut self, id: u64, priority: u8) -> Result<SubgroupWriter, TrackError> {
         let group = self.groups.create(Subgroup { group_id: id, subgroup_id: 0, priority })?;
-        self.next = self.next.max(id.saturating_add(1));
+        self.next.fetch_max(id.saturating_add(1), Ordering::AcqRel);
         Ok(group)
     }
 
     /// The id of the next group.
-    pub(crate) const fn next_id(&self) -> u64 {
-        self.next
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// The same, for nobody else.
+    pub(crate) fn take_id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::AcqRel)
     }
 }
 

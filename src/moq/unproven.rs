@@ -3,22 +3,25 @@
 //! Anybody at a relay can announce in a peer's name, and is heard for a while. What comes of that shares the streams
 //! and the memory of one connection with what peers send: so it has little of both, and the oldest gives way.
 
+use super::SHARE_REQUESTS_MAX;
 use moq_transport::coding::Decode as _;
 use proto::id::AgentId;
 use proto::track::{Epoch, Namespace};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-/// Such streams of a connection at a time; the oldest is stopped for a further one.
-pub(super) const UNPROVEN_MAX: usize = 32;
+/// Such streams of a connection at a time: one of each track that a session may hear, and some more. For a further one
+/// the oldest is stopped of the track that has most.
+pub(super) const UNPROVEN_MAX: usize = SHARE_REQUESTS_MAX + 32;
 /// Bytes of one of them: a hello, with the certificates it is signed by, is a tenth of it.
 pub(super) const UNPROVEN_LEN_MAX: usize = 64 * 1024;
 /// How long one of them may be open.
-pub(super) const UNPROVEN_TIME_MAX: Duration = Duration::from_secs(5);
+pub(super) const UNPROVEN_TIME_MAX: Duration = Duration::from_secs(15);
 /// Bytes of the type of a stream and the alias of its track.
 const HEAD_LEN_MAX: usize = 18;
 /// The type of a stream that answers a FETCH: we asked for it.
@@ -37,8 +40,29 @@ struct State {
     proven: HashSet<u64>,
     /// Whom to tell that a stream of a track has had too much.
     bells: HashMap<u64, Arc<Notify>>,
-    open: VecDeque<(u64, oneshot::Sender<()>)>,
+    open: BTreeMap<u64, Open>,
     serial: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// The track that it is of, once it has said so.
+    alias: Option<u64>,
+    /// Dropped, it is stopped.
+    _stop: oneshot::Sender<()>,
+}
+
+impl State {
+    /// Makes room: who has most gives way.
+    fn evict(&mut self) {
+        let mut of: HashMap<Option<u64>, (usize, Reverse<u64>)> = HashMap::new();
+        for (serial, open) in &self.open {
+            of.entry(open.alias).or_insert((0, Reverse(*serial))).0 += 1; // the oldest comes first
+        }
+        if let Some((_, Reverse(oldest))) = of.into_values().max() {
+            self.open.remove(&oldest);
+        }
+    }
 }
 
 impl Doubts {
@@ -66,12 +90,12 @@ impl Doubts {
         }
         let (stop, stopped) = oneshot::channel();
         let mut state = self.state();
+        if state.open.len() >= UNPROVEN_MAX {
+            state.evict();
+        }
         state.serial += 1;
         let serial = state.serial;
-        state.open.push_back((serial, stop));
-        if state.open.len() > UNPROVEN_MAX {
-            state.open.pop_front();
-        }
+        state.open.insert(serial, Open { alias: None, _stop: stop });
         drop(state);
         let until = Instant::now() + UNPROVEN_TIME_MAX;
         let (doubts, head) = (self.clone(), Vec::new());
@@ -146,6 +170,9 @@ impl Unproven {
                 Ok(_) => self.alias = u64::decode(&mut head).ok(),
                 Err(_) => {}
             }
+            if let Some(open) = self.doubts.state().open.get_mut(&self.serial) {
+                open.alias = self.alias;
+            }
         }
         match self.is_proven() {
             true => Verdict::Good,
@@ -175,7 +202,7 @@ impl Unproven {
 
 impl Drop for Unproven {
     fn drop(&mut self) {
-        self.doubts.state().open.retain(|(serial, _)| *serial != self.serial);
+        self.doubts.state().open.remove(&self.serial);
     }
 }
 
@@ -269,6 +296,29 @@ mod tests {
         assert!(!proofs.hold(&of(2, 4, Part::All)));
         proofs.public(&of(2, 6, Part::All));
         assert!(proofs.hold(&of(2, 6, Part::All)) && !proofs.hold(&of(2, 5, Part::All)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bd1_of_unproven_streams_who_has_most_gives_way() {
+        let doubts = Arc::new(Doubts::default());
+        doubts.begin();
+        // One of a peer, which is the oldest, and as many as may be of two strangers.
+        let mut peer = doubts.stream().unwrap();
+        assert_eq!(peer.came(&[0x10, 1]), Verdict::Open);
+        let mut strangers: Vec<_> = (1..UNPROVEN_MAX).map(|_| doubts.stream().unwrap()).collect();
+        for (n, stream) in strangers.iter_mut().enumerate() {
+            let alias = if n % 3 == 0 { 2 } else { 3 };
+            assert_eq!(stream.came(&[0x10, alias]), Verdict::Open);
+        }
+        let begun = Instant::now();
+        let _further = doubts.stream().unwrap();
+        let mut evicted = strangers.remove(1);
+        assert_eq!(evicted.ends().await, Verdict::Over, "the oldest of the one that has most");
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        let others = strangers.iter_mut().chain([&mut peer]).map(|other| Box::pin(other.ends()));
+        let first = futures_util::future::select_all(others);
+        assert!(tokio::time::timeout(UNPROVEN_TIME_MAX / 2, first).await.is_err(), "they are open");
+        assert_eq!(doubts.state().open.len(), UNPROVEN_MAX);
     }
 
     #[tokio::test(start_paused = true)]

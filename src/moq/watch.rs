@@ -112,7 +112,7 @@ impl Telling<'_> {
             }
         }
         self.link.room().await;
-        let group = self.outgoing.begin(self.outgoing.next_id(), self.content.priority())?;
+        let group = self.outgoing.begin(self.outgoing.take_id(), self.content.priority())?;
         let info = group.info.clone();
         self.group = Some((group, info, self.link.keep_open()));
         self.len = 0;
