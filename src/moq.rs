@@ -16,6 +16,7 @@ mod ordered;
 mod seal;
 mod session;
 mod sign;
+mod silence;
 mod track;
 mod unproven;
 mod watch;

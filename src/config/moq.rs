@@ -22,6 +22,9 @@ section! {
         enabled: bool = false;
         /// Offers of one peer that await an ack, over MOQT.
         in_flight_max: usize = 2_048, 1 => 65_536;
+        /// Milliseconds that nothing comes of a peer that has offers, until it is asked whether it is there, and as long
+        /// again until its tracks are asked for anew.
+        answer_ms: u64 = 10_000, 100 => 600_000;
     }
 }
 

@@ -8,6 +8,7 @@
 use super::fanout::{Groups, Hop, Place};
 use super::seal::{self, SealKey};
 use super::sign::{Opened, Signatures};
+use super::silence::{Silence, Step};
 use super::track::{Outgoing, TrackError};
 use super::watch::Watched;
 use super::{Link, OBJECTS_EARLY_MAX};
@@ -26,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 /// How long until a hello that had no answer is said again.
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     /// Counts MOQT sessions since then.
     pub(crate) sessions: AtomicU64,
     pub(crate) in_flight_max: usize,
+    /// How long offers, and then a hello, may be answered by nothing.
+    pub(crate) answer: Duration,
     pub(crate) queue_bytes_max: usize,
     pub(crate) per_peer_max: usize,
 }
@@ -146,6 +149,7 @@ struct Up {
     best_effort: VecDeque<Bytes>,
     acks: VecDeque<Bytes>,
     refusals: VecDeque<Bytes>,
+    silence: Silence,
 }
 
 impl Up {
@@ -176,6 +180,8 @@ pub(crate) struct Peer {
     answered: Option<Instant>,
     /// The session of the peer's that gave way to one by another path, and is not to come back.
     given_up: Option<Epoch>,
+    /// Told when its tracks are to be asked for anew.
+    deaf: Arc<Notify>,
 }
 
 impl Peer {
@@ -185,6 +191,7 @@ impl Peer {
         hop: Hop,
         peer: AgentId,
         at: (Epoch, Part),
+        deaf: Arc<Notify>,
     ) -> Self {
         Self {
             shared,
@@ -197,6 +204,7 @@ impl Peer {
             up: None,
             answered: None,
             given_up: None,
+            deaf,
         }
     }
 
@@ -209,6 +217,7 @@ impl Peer {
             // What a peer does not take stays in its queue, which has a limit of its own.
             let full = self.up.as_ref().is_some_and(Up::is_full);
             let link = self.link.clone();
+            let step = self.up.as_ref().and_then(|up| up.silence.due(self.shared.answer));
             let done = tokio::select! {
                 told = told.recv() => match told {
                     None => break,
@@ -220,6 +229,9 @@ impl Peer {
                 }
                 () = link.room(), if waits => self.send().await,
                 _ = again.tick(), if self.up.is_none() => self.hello().await,
+                () = tokio::time::sleep_until(step.unwrap_or_else(Instant::now)), if step.is_some() => {
+                    self.unanswered().await
+                }
             };
             if let Err(error) = done {
                 tracing::debug!(peer = %self.peer, %error, "a track of a MOQT session ended");
@@ -228,6 +240,22 @@ impl Peer {
             }
         }
         self.down().await;
+    }
+
+    /// Nothing has come of the peer for as long as it may be.
+    //= AB-1
+    async fn unanswered(&mut self) -> Result<(), TrackError> {
+        match self.up.as_mut().and_then(|up| up.silence.step()) {
+            Some(Step::Ask) => self.hello_as(false).await,
+            Some(Step::Leave) => {
+                tracing::info!(peer = %self.peer, "nothing comes of it over MOQT: its tracks are asked for anew");
+                self.theirs = None;
+                self.down().await;
+                self.deaf.notify_waiters();
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     async fn told(&mut self, told: Told) -> Result<(), TrackError> {
@@ -251,6 +279,12 @@ impl Peer {
                 }
             }
             Told::Batch(way, batch) => {
+                let of = &batch.statement.from;
+                if self.theirs.as_ref().is_some_and(|theirs| theirs.from == *of)
+                    && let Some(up) = &mut self.up
+                {
+                    up.silence = Silence::default();
+                }
                 if batch.statement.content == Content::Hello {
                     return self.greeted(way, batch).await;
                 }
@@ -334,13 +368,18 @@ impl Peer {
 
     /// Says on both tracks what we take, and whose hellos we have heard.
     async fn hello(&mut self) -> Result<(), TrackError> {
+        self.hello_as(self.up.is_some()).await
+    }
+
+    /// The same; one that says we are not up is answered.
+    async fn hello_as(&mut self, up: bool) -> Result<(), TrackError> {
         let answers = self.theirs.as_ref().filter(|theirs| theirs.heard == [true; 2]);
         let groups = self.shared.members.get(&self.peer).cloned().unwrap_or_default();
         let hello = Hello {
             in_flight_max: self.shared.in_flight_max as u64,
             seal_key: Some(self.shared.seal_key.public()),
             answers: answers.map(|theirs| theirs.from.epoch),
-            up: self.up.is_some(),
+            up,
             groups,
         };
         for way in Way::BOTH {
@@ -377,6 +416,7 @@ impl Peer {
             best_effort: VecDeque::new(),
             acks: VecDeque::new(),
             refusals: VecDeque::new(),
+            silence: Silence::default(),
         });
         let early = self.theirs.as_mut().map(|theirs| std::mem::take(&mut theirs.early));
         for (way, batch) in early.into_iter().flatten() {
@@ -479,6 +519,7 @@ impl Peer {
                     let place = Place::new(&self.hop, self.at.0);
                     if self.shared.groups.carries(&place, &self.peer, up.since, &item).await {
                         sent(up, root(std::slice::from_ref(&item)), vec![reference]);
+                        up.silence.offered();
                     } else {
                         up.offers.push_back((reference, item));
                     }
@@ -540,6 +581,7 @@ impl Peer {
             let of = batch(&mut up.offers, |(_, item)| item.len());
             let (refs, items): (Vec<_>, Vec<_>) = of.into_iter().unzip();
             sent(up, root(&items), refs);
+            up.silence.offered();
             (Way::To, Content::Offers, items)
         } else {
             (Way::To, Content::BestEffort, batch(&mut up.best_effort, Bytes::len))

@@ -25,6 +25,7 @@ use quinn::Connection;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use url::Url;
@@ -44,6 +45,9 @@ pub(crate) enum LinkError {
     /// The other side did not answer.
     #[error("{what} was not answered within {} s", ANSWER_TIME_MAX.as_secs())]
     NoAnswer { what: &'static str },
+    /// Nothing comes of a peer that was up.
+    #[error("offers and a hello were answered by nothing, each in {} ms", .answer.as_millis())]
+    Deaf { answer: Duration },
     /// A track of a publisher that has not shown who it is takes too much.
     #[error("a publisher that has not shown who it is sends too much, or too slowly")]
     Unproven,

@@ -4,7 +4,7 @@ use super::custody::{Told, Way};
 use super::fanout::Hop;
 use super::link::LinkError;
 use super::namespace;
-use super::session::Session;
+use super::session::{Actor, Heard, Session};
 use super::sign::Opened;
 use super::track::Incoming;
 use super::unproven::Suspect;
@@ -13,8 +13,10 @@ use proto::batch::{Audience, Content, Hello};
 use proto::fanout::Template;
 use proto::limits::FRAME_LEN_MAX;
 use proto::track::{Namespace, Part, Track};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// How long a session that is announced as a peer's may take until it says a good hello.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(15);
@@ -32,11 +34,14 @@ impl Session {
         theirs: &Namespace,
         good: impl Fn(&Namespace),
     ) -> Result<(), LinkError> {
-        let Some(to) = self.peers.get(&theirs.publisher) else { return Ok(()) };
+        let Some(actor) = self.peers.get(&theirs.publisher) else { return Ok(()) };
+        let to = &actor.tell;
         match theirs.part {
             Part::Peers { .. } => {
                 let _lost = Lost { to: to.clone(), theirs: theirs.clone() };
-                self.hear_tracks(theirs, to, good).await
+                let heard = self.hear_tracks(theirs, actor, good).await;
+                self.is_anybody_heard(theirs, &heard);
+                heard
             }
             Part::All => self.hear_groups(theirs, to, good).await,
         }
@@ -45,7 +50,7 @@ impl Session {
     async fn hear_tracks(
         &self,
         theirs: &Namespace,
-        to: &mpsc::Sender<Told>,
+        Actor { tell: to, deaf }: &Actor,
         good: impl Fn(&Namespace),
     ) -> Result<(), LinkError> {
         let me = &self.shared.me;
@@ -59,6 +64,9 @@ impl Session {
         tokio::pin!(proof);
         let direct = matches!(self.with.hop, Hop::Peer(_));
         let (mut greeted, mut proven) = (false, direct);
+        let deaf = deaf.notified();
+        tokio::pin!(deaf);
+        deaf.as_mut().enable(); // not to miss it while something else is done
         let suspects = [self.link.suspect(&offers), self.link.suspect(&acks)];
         loop {
             let (way, object) = tokio::select! {
@@ -68,6 +76,10 @@ impl Session {
                     return Err(LinkError::NoAnswer { what: "a hello" });
                 }
                 () = spoilt(&suspects) => return Err(self.unproven()),
+                () = &mut deaf, if proven => {
+                    self.heard().lost.insert(theirs.publisher.clone(), Instant::now());
+                    return Err(LinkError::Deaf { answer: self.shared.answer });
+                }
                 () = &mut proof, if !proven => {
                     return Err(LinkError::NoAnswer { what: "our hello" });
                 }
@@ -75,12 +87,14 @@ impl Session {
             let Some((_, object)) = object else { return Ok(()) };
             let fits = |content| way.carries(content);
             let Some(opened) = self.open(theirs, &mine, &object, fits) else { continue };
+            self.heard().last = Instant::now();
             if opened.statement.content == Content::Hello {
                 greeted = true;
                 good(theirs);
                 let hello = opened.items.first().and_then(|item| Hello::decode(item).ok());
                 if !direct && hello.is_some_and(|hello| hello.answers == Some(self.epoch)) {
                     proven = true;
+                    self.heard().lost.remove(&theirs.publisher);
                     self.proofs.answered(theirs);
                     let [to, acks] = &suspects;
                     let suspect = if way == Way::To { to } else { acks };
@@ -90,6 +104,23 @@ impl Session {
             if !self.tell(to, Told::Batch(way, opened)).await {
                 return Ok(());
             }
+        }
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes a session for a new one, where a peer that was up is not heard when it is asked for anew, and since then
+    /// nobody else is: what should come is stuck, such as for want of streams that a relay never ends.
+    fn is_anybody_heard(&self, theirs: &Namespace, ended: &Result<(), LinkError>) {
+        let mut heard = self.heard();
+        if let Err(LinkError::NoAnswer { .. }) = ended
+            && let Some(since) = heard.lost.remove(&theirs.publisher)
+            && heard.last < since
+        {
+            tracing::info!(peer = %theirs.publisher, "nothing comes of anybody in a MOQT session: it is closed for a new one");
+            self.link.connection().close(0u32.into(), b"deaf");
         }
     }
 

@@ -119,6 +119,7 @@ impl Moq {
             boot,
             sessions: AtomicU64::new(0),
             in_flight_max: config.moq.in_flight_max,
+            answer: Duration::from_millis(config.moq.answer_ms),
             queue_bytes_max: config.quic.send_queue_bytes_max,
             per_peer_max: config.quic.connections_per_peer_max,
         });

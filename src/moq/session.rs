@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -62,7 +62,7 @@ pub(super) struct Session {
     pub(super) link: Link,
     pub(super) with: With,
     pub(super) epoch: Epoch,
-    pub(super) peers: HashMap<AgentId, mpsc::Sender<Told>>,
+    pub(super) peers: HashMap<AgentId, Actor>,
     watchers: Arc<Semaphore>,
     agent: Option<Front>,
     /// Whether the peer has announced what it has custody of, and so wants ours.
@@ -70,10 +70,28 @@ pub(super) struct Session {
     pub(super) proofs: Proofs,
     /// The tracks that were asked for and may be, by their names.
     tracks: Mutex<HashMap<Vec<u8>, Next>>,
+    pub(super) heard: Mutex<Heard>,
+}
+
+/// The custody of a peer.
+#[derive(Debug)]
+pub(super) struct Actor {
+    pub(super) tell: mpsc::Sender<Told>,
+    /// It says so when its tracks are to be asked for anew.
+    pub(super) deaf: Arc<Notify>,
+}
+
+/// When something came in a session.
+#[derive(Debug)]
+pub(super) struct Heard {
+    /// Of anybody.
+    pub(super) last: Instant,
+    /// Peers that were up and of which nothing came any more, since they were not.
+    pub(super) lost: HashMap<AgentId, Instant>,
 }
 
 /// What happened at a relay.
-enum Heard {
+enum News {
     /// A namespace is announced, or not any more.
     Announced(NamespaceEvent),
     /// A session is its publisher's: it has said so, signed.
@@ -99,14 +117,27 @@ pub(crate) async fn run(
     for peer in with.peers.keys() {
         let (tx, rx) = mpsc::channel(TOLD_MAX);
         let (hop, id) = (with.hop.clone(), peer.clone());
-        actors.spawn(Peer::new(shared.clone(), link.clone(), hop, id, at).run(rx));
-        peers.insert(peer.clone(), tx);
+        let deaf = Arc::<Notify>::default();
+        actors.spawn(Peer::new(shared.clone(), link.clone(), hop, id, at, deaf.clone()).run(rx));
+        peers.insert(peer.clone(), Actor { tell: tx, deaf });
     }
     let watchers = Arc::new(Semaphore::new(watch::WATCHERS_MAX));
     let (agent, custody, proofs) = (fronts.a2a.clone(), AtomicBool::new(false), Proofs::default());
     let tracks = Mutex::default();
-    let session =
-        Session { shared, link, with, epoch, peers, watchers, agent, custody, proofs, tracks };
+    let heard = Mutex::new(Heard { last: Instant::now(), lost: HashMap::new() });
+    let session = Session {
+        shared,
+        link,
+        with,
+        epoch,
+        peers,
+        watchers,
+        agent,
+        custody,
+        proofs,
+        tracks,
+        heard,
+    };
     let session = Arc::new(session);
     if matches!(session.with.hop, Hop::Relay(_)) {
         session.link.doubt();
@@ -307,7 +338,7 @@ impl Session {
             }
         };
         match self.peers.get(peer) {
-            Some(to) => Ok(Wanted::Custody(to.clone(), way)),
+            Some(to) => Ok(Wanted::Custody(to.tell.clone(), way)),
             None => no(RequestErrorCode::Unauthorized), // not to say whether there is such a peer
         }
     }
@@ -390,7 +421,7 @@ impl Session {
             let tell = tell.clone();
             telling.spawn(async move {
                 while let Ok(Some(event)) = announcements.of.next().await {
-                    if tell.send(Heard::Announced(event)).await.is_err() {
+                    if tell.send(News::Announced(event)).await.is_err() {
                         return;
                     }
                 }
@@ -418,7 +449,7 @@ impl Session {
                     None
                 }
                 Some(heard) = told.recv() => match heard {
-                    Heard::Announced(event) => {
+                    News::Announced(event) => {
                         let (added, of) = match &event {
                             NamespaceEvent::Added(of) => (true, of),
                             NamespaceEvent::Removed(of) => (false, of),
@@ -437,12 +468,12 @@ impl Session {
                         }
                         Some(of)
                     }
-                    Heard::Good(theirs) => {
+                    News::Good(theirs) => {
                         let of = (theirs.publisher.clone(), theirs.part == Part::All);
                         peers.entry(of.clone()).or_default().good(theirs);
                         Some(of)
                     }
-                    Heard::Ended(theirs, turn) => {
+                    News::Ended(theirs, turn) => {
                         let of = (theirs.publisher.clone(), theirs.part == Part::All);
                         peers.entry(of.clone()).or_default().ended(&theirs, turn);
                         Some(of)
@@ -458,14 +489,14 @@ impl Session {
                     let listen = listening.spawn(async move {
                         let good = |theirs: &Namespace| {
                             // The next good hello says it again.
-                            let _ = tell.try_send(Heard::Good(theirs.clone()));
+                            let _ = tell.try_send(News::Good(theirs.clone()));
                         };
                         let heard = session.listen(&of, good).await;
                         if let Err(LinkError::Spent { .. }) = &heard {
                             session.link.connection().close(0u32.into(), b"spent"); // for a new one
                         }
                         said(&of, heard);
-                        let _ = tell.send(Heard::Ended(of, turn)).await;
+                        let _ = tell.send(News::Ended(of, turn)).await;
                     });
                     candidates.listens(theirs, turn, listen);
                 }

@@ -32,6 +32,8 @@ struct Open {
     offers: Outgoing,
     _acks: Outgoing,
     from_bob: Incoming,
+    /// Bob's own session.
+    epoch: Epoch,
     link: Link,
     tasks: JoinSet<()>,
 }
@@ -126,7 +128,14 @@ impl Stage {
             served[usize::from(name == Name::Acks(id("bob")))] = Some(outgoing);
         }
         let [offers, ours] = served.map(Option::unwrap);
-        let mut open = Open { offers, _acks: ours, from_bob: acks, link: link.clone(), tasks };
+        let mut open = Open {
+            offers,
+            _acks: ours,
+            from_bob: acks,
+            epoch: bobs.epoch,
+            link: link.clone(),
+            tasks,
+        };
         // Hellos both ways, and an answer.
         from_bob.next().await.unwrap().unwrap();
         open.from_bob.next().await.unwrap().unwrap();
@@ -347,5 +356,50 @@ async fn an_announcement_without_an_answer_is_made_again() {
     }
     let [first, again] = &unanswered[..] else { unreachable!() };
     assert_eq!(first.info.namespace, again.info.namespace);
+    stage.bob.stop().await.unwrap();
+}
+
+/// An ack that is lost costs a retry; a track of which nothing comes any more would lose them all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ab1_a_peer_that_answers_no_offer_is_asked_and_one_that_says_nothing_is_met_anew() {
+    let stage = Stage::with("answer_ms = 300\n").await;
+    let mut open = stage.open(1).await;
+    let bob = stage.bob.handle();
+    let draft = Draft {
+        id: ObligationId::new("w").unwrap(),
+        kind: Kind::new("phala.belief_update").unwrap(),
+        target: id("alice"),
+        payload: serde_json::from_str(r#"{"weight_delta": -0.25, "weight_key": "route"}"#).unwrap(),
+        deadline_seconds: Some(600),
+        max_retries: None,
+        sequence: None,
+    };
+    assert!(bob.issue(vec![draft]).await.unwrap()[0].as_ref().unwrap().custody);
+    // Bob's hellos in which he asks. Who answers them may take its time for the offer.
+    let asked = async |from_bob: &mut Incoming| {
+        loop {
+            let (_, object) = from_bob.next().await.ok()??;
+            let opened = stage.alice.open(&object, now()).unwrap();
+            let hello = Hello::decode(&opened.items[0]).unwrap();
+            if opened.statement.content == Content::Hello && !hello.up {
+                return Some(hello);
+            }
+        }
+    };
+    let groups = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        let hello = tokio::time::timeout(Duration::from_secs(30), asked(&mut open.from_bob)).await;
+        assert!(hello.expect("in time").is_some(), "the session goes on");
+        let (answers, groups) = (Some(open.epoch), groups.clone());
+        let hello = Hello { in_flight_max: 100, seal_key: None, answers, up: true, groups };
+        let object = stage.object(1, Content::Hello, vec![hello.encode()]);
+        open.offers.push(8, object).await.unwrap();
+    }
+    // Who does not is not heard for some reason, and to be met in another session.
+    let closed = open.link.connection().closed();
+    let closed = tokio::time::timeout(Duration::from_secs(30), closed).await.expect("in time");
+    assert!(closed.to_string().contains("not heard"), "{closed}");
+    assert!(bob.outcome(&ObligationId::new("w").unwrap()).unwrap().is_none(), "it is in custody");
+    let _again = stage.open(2).await;
     stage.bob.stop().await.unwrap();
 }
